@@ -1,4 +1,4 @@
-"""cs_input_analyzer: measures an input pipeline and recommends nodes, tasks and CPUs for a training."""
+"""cs_input_analyzer: measures an input pipeline and recommends nodes, tasks and CPUs for a training run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -54,16 +55,16 @@ DEFAULT_SECONDS = 4
 # Kills the process on the node if it hangs in its cleanup, which takes 8 s at most.
 LEAVING_LIMIT_S = 20.0
 
-_HELP = """Runs COMMAND up to its input function, measures copies of it side by side on one node, and reports
-the rate of the input, the stage that bounds it, what to change, and how many nodes, tasks and CPUs training
-needs.
+_HELP = """Runs COMMAND up to its input function, measures several copies of it in parallel on one node, and
+reports the rate of the input, its bottleneck, recommended changes, and the nodes, tasks and CPUs that
+training needs.
 
-COMMAND is a program that trains or compiles with `estimator`; nothing is trained. Or it is
-MODULE:FUNCTION or FILE.py:FUNCTION, a function without arguments that returns a tf.data.Dataset or a torch
+COMMAND is a program that trains or compiles with `estimator` or `cerebras_pytorch`; it is not trained. Or it
+is MODULE:FUNCTION or FILE.py:FUNCTION, a function without arguments that returns a tf.data.Dataset or a torch
 DataLoader.
 
-The rate to reach is that of the newest compile report of the program, unless --target-samples-per-s is
-given. With --mode=compile_only in COMMAND the program is compiled for that.
+The target rate is taken from the newest compile report of the program, unless --target-samples-per-s is
+given. With --mode=compile_only in COMMAND, the program is compiled first to obtain it.
 
 Flags may be written with _ or -, as --flag VALUE or --flag=VALUE.
 """
@@ -87,7 +88,7 @@ def main() -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOptions:
-    """What is measured, and how long; None where the command line leaves it open."""
+    """Scope and duration of the measurements; None if the command line does not give a value."""
 
     available_nodes: int | None
     cpus_per_task: tuple[int, ...]
@@ -120,16 +121,41 @@ class ReportFiles:
 
 @dataclass(frozen=True, slots=True)
 class SourceChangeOptions:
-    """Whether and how findings change the source."""
+    """Options for changing the source as findings recommend."""
 
     apply: bool
     dry_run: bool
     yes: bool
     allow_dirty: bool
 
+    def check(self, reports: ReportFiles, *, cold: bool) -> None:
+        """Check that these options are compatible with each other and with the options of reports.
+
+        Raises:
+            UsageError: they are not.
+        """
+        flag = "--apply" if self.apply else "--apply-dry-run"
+        of_report = {
+            "--json": reports.json_file is not None,
+            "--html": reports.html_file is not None,
+            "--cold": cold,
+        }
+        conflicts = [name for name, given in of_report.items() if given and (self.apply or self.dry_run)]
+        if conflicts:
+            raise UsageError(
+                f"{flag} with {conflicts[0]}: {flag} changes the source and makes no report; expected only "
+                "one of them"
+            )
+        if self.apply and self.dry_run:
+            raise UsageError("--apply with --apply-dry-run: expected only one of them")
+        of_apply = {"--yes": self.yes, "--allow-dirty": self.allow_dirty}
+        unused = [name for name, given in of_apply.items() if given and not self.apply]
+        if unused:
+            raise UsageError(f"{unused[0]} without --apply: expected it only with --apply")
+
 
 def build_command(site: Site) -> click.Command:
-    """Build the command line; the settings of the site replace what the user leaves open."""
+    """Build the command line; settings of the site are the defaults of options."""
 
     @click.command(
         PROGRAM, context_settings=context_settings(), help=_HELP, epilog=_EPILOG, options_metavar="[FLAGS]"
@@ -138,7 +164,7 @@ def build_command(site: Site) -> click.Command:
     @mount_dirs_option
     @_report_options
     @_source_change_options
-    @scheduler_flags("Where it is measured.")
+    @scheduler_flags("Where the input is measured.")
     @site_config_option
     @click.version_option(__version__, prog_name=PROGRAM)
     @click.argument(
@@ -155,7 +181,7 @@ def build_command(site: Site) -> click.Command:
         command: tuple[str, ...],
     ) -> int:
         arguments = require_command(command, context)
-        _check_apply_flags(change, reports, cold=bool(measurement.cold))
+        change.check(reports, cold=bool(measurement.cold))
         reports.check()
         if change.apply:
             from input_analyzer.source_changes import check_can_confirm
@@ -166,11 +192,19 @@ def build_command(site: Site) -> click.Command:
         job = scheduler.job_here(environment)
         nodes = measurement.available_nodes or (job.nodes if job else None) or site.def_nodes
         if scheduler.has_nodes and not (job and job.on_node):
-            again = ProgramRequest(
-                PROGRAM, _command_for_node(nodes), environment, inside=True, leaving_s=LEAVING_LIMIT_S
-            )
+            # The node may not know how many nodes the job has here.
+            arguments_there = [f"--available-nodes={nodes}", *sys.argv[1:]]
+            here = Path(__file__).resolve().parents[1]
+            on_node = own_command(arguments_there, this_toolkit().python, here)
+            again = ProgramRequest(PROGRAM, on_node, environment, inside=True, leaving_s=LEAVING_LIMIT_S)
             return scheduler.run_program(scheduler.plan_program(again, where.asked(site, environment)))
-        with _prepare_workspace(site) as workspace:
+
+        from input_analyzer.measure.cleanup import analysis_workspace
+
+        occupy_closed_descriptors()
+        # A container image has /tmp, but may lack the folder of TMPDIR.
+        parent = Path(tempfile.gettempdir()) if site.container == "none" else Path("/tmp")
+        with analysis_workspace(parent) as workspace:
             request = _make_request(site, arguments, mount_dirs, measurement, nodes, workspace)
             if change.apply or change.dry_run:
                 return _apply_findings(
@@ -189,28 +223,28 @@ def _measurement_options(site: Site) -> Callable[[Callable[..., Any]], Callable[
             "--available-nodes",
             callback=count(),
             metavar="N",
-            help="Nodes available for training, all like the measured one. Default: those of the scheduler's "
-            f"job that this is called in, otherwise the site's, {site.def_nodes}.",
+            help="Nodes available for training, all like the measured one. Default: those of the current "
+            f"job, or outside of a job the site's default, {site.def_nodes}.",
         )
         @click.option(
             "--cpus-per-task",
             callback=_parse_counts,
             metavar="C,C",
-            help="CPUs per task to try. Default: powers of two, from a sixteenth of the node to all.",
+            help="CPUs per task to try. Default: powers of two, from a sixteenth of the node's CPUs to all.",
         )
         @click.option(
             "--target-samples-per-s",
             callback=_positive("samples per second above 0, for example 50000"),
             metavar="R",
-            help="Rate to reach. Default: the estimate in the compile report of the program.",
+            help="Target rate. Default: the estimate in the compile report of the program.",
         )
         @click.option(
             "--cold",
             callback=directories,
             multiple=True,
             metavar="DIR,DIR",
-            help="Folders of the input's files, which are dropped from the page cache before a first epoch "
-            "is measured. Default: none; files that were read before may still be cached.",
+            help="Folders with the input's files; these are dropped from the page cache before a first epoch "
+            "is measured. Default: none, so files that were read before may still be cached.",
         )
         @click.option(
             "--seconds",
@@ -219,7 +253,7 @@ def _measurement_options(site: Site) -> Callable[[Callable[..., Any]], Callable[
             metavar="SECONDS",
             default=str(DEFAULT_SECONDS),
             show_default=True,
-            help="Longest time of a measurement; it ends earlier when its interval is within 5 %.",
+            help="Maximum time of a measurement; it ends earlier when its interval is within 5 %.",
         )
         @click.option(
             "--time-limit",
@@ -228,14 +262,14 @@ def _measurement_options(site: Site) -> Callable[[Callable[..., Any]], Callable[
             metavar="SECONDS",
             default=str(DEFAULT_TIME_LIMIT_S),
             show_default=True,
-            help="Time without a batch after which the program counts as hanging.",
+            help="Time without a batch after which the program is assumed to hang.",
         )
         @click.option(
             "--memory",
             "memory_gib",
             callback=_positive("GiB above 0, for example 16"),
             metavar="GIB",
-            help="Memory for the tasks of a node. Default: its free memory.",
+            help="Memory limit for all tasks of a node together. Default: its free memory.",
         )
         @wraps(function)
         def command(
@@ -267,14 +301,14 @@ def _report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "json_file",
         type=_FILE,
         metavar="FILE",
-        help="Write the analysis for programs; - for stdout, with the report on stderr.",
+        help="Write the analysis for programs; - writes it to stdout and the report to stderr.",
     )
     @click.option(
         "--html",
         "html_file",
         type=_FILE,
         metavar="FILE",
-        help="Write the analysis for a browser; - for stdout, with the report on stderr.",
+        help="Write the analysis for a browser; - writes it to stdout and the report to stderr.",
     )
     @wraps(function)
     def command(*arguments: Any, json_file: Path | None, html_file: Path | None, **values: Any) -> Any:
@@ -289,11 +323,11 @@ def _source_change_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--apply",
         is_flag=True,
-        help="Write mechanical changes that findings recommend into your source, after printing the diff and "
-        "asking.",
+        help="Make mechanical changes that findings recommend in your source, after printing the diff and "
+        "asking for confirmation.",
     )
-    @click.option("--apply-dry-run", is_flag=True, help="Print the diff of --apply, and write nothing.")
-    @click.option("--yes", is_flag=True, help="With --apply: do not ask.")
+    @click.option("--apply-dry-run", is_flag=True, help="Print the diff of --apply without writing anything.")
+    @click.option("--yes", is_flag=True, help="With --apply: do not ask for confirmation.")
     @click.option(
         "--allow-dirty", is_flag=True, help="With --apply: also change files with uncommitted changes."
     )
@@ -339,24 +373,6 @@ def _positive(
     return parse
 
 
-def _usable_cpus(cpus_per_task: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the numbers of the CPUs of this node that may be used.
-
-    Raises:
-        UsageError: a task should have more CPUs.
-    """
-    from csrun.schedulers.registry import node_name
-    from input_analyzer.measure.node import usable_cpus
-
-    cpus = usable_cpus(os.environ)
-    if cpus_per_task and max(cpus_per_task) > len(cpus):
-        raise UsageError(
-            f"--cpus-per-task: got {max(cpus_per_task)}, expected at most {len(cpus)}, the CPUs of "
-            f"{node_name(os.environ)} that may be used: leave it out, or measure on a larger node"
-        )
-    return cpus
-
-
 def _make_request(
     site: Site,
     arguments: tuple[str, ...],
@@ -365,18 +381,25 @@ def _make_request(
     nodes: int,
     workspace: Workspace,
 ) -> Request:
+    from csrun.schedulers.registry import node_name
     from input_analyzer.analysis import Target
     from input_analyzer.analyze import Request
-    from input_analyzer.measure.node import check_has_files
+    from input_analyzer.measure.node import check_has_files, usable_cpus
     from input_analyzer.measure.rates import Effort
 
     check_has_files("--cold", measurement.cold)
+    cpus, most = usable_cpus(os.environ), max(measurement.cpus_per_task, default=0)
+    if most > len(cpus):
+        raise UsageError(
+            f"--cpus-per-task: got {most}, expected at most {len(cpus)}, the usable CPUs of "
+            f"{node_name(os.environ)}: leave it out, or measure on a larger node"
+        )
     memory_gib, target = measurement.memory_gib, measurement.target_samples_per_s
     memory_bytes = None if memory_gib is None else int(memory_gib * 2**30)
     return Request(
         command=arguments,
         launch=_plan_launch(site, arguments, mount_dirs, workspace, measurement.limit_s, memory_bytes),
-        cpus=_usable_cpus(measurement.cpus_per_task),
+        cpus=cpus,
         available_nodes=nodes,
         cpus_per_task=measurement.cpus_per_task,
         target=None if target is None else Target(target, "given with --target-samples-per-s"),
@@ -387,7 +410,7 @@ def _make_request(
 
 def _plan_launch(
     site: Site,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     mount_dirs: tuple[Path, ...],
     workspace: Workspace,
     limit_s: float,
@@ -398,11 +421,11 @@ def _plan_launch(
     from input_analyzer.measure.copies import Launch
 
     environment = dict(os.environ)
-    refuse_no_program(words, environment.get("PATH", ""))
+    refuse_no_program(arguments, environment.get("PATH", ""))
     cwd = working_directory()
-    program = words
-    if len(words) == 1 and looks_like_function(words[0]):
-        program = ("python", "-m", "input_analyzer.function_program", words[0])
+    program = arguments
+    if len(arguments) == 1 and looks_like_function(arguments[0]):
+        program = ("python", "-m", "input_analyzer.function_program", arguments[0])
     change = program_environment(environment, this_toolkit(), site)
     for notice in (unset_notice(environment, change), no_mounts_notice(site, mount_dirs)):
         if notice:
@@ -415,12 +438,20 @@ def _plan_launch(
 
 
 def _run_and_report(request: Request, json_file: Path | None, html_file: Path | None) -> int:
+    from rich.console import Console
+
     from input_analyzer.analyze import analyze
     from input_analyzer.report.files import TO_STDOUT
+    from input_analyzer.report.text import print_report
 
-    with _show_progress() as tell:
-        analysis = analyze(request, tell)
-    _print_report(analysis, STDERR if TO_STDOUT in (json_file, html_file) else STDOUT)
+    with _show_progress() as say_progress:
+        analysis = analyze(request, say_progress)
+    descriptor = STDERR if TO_STDOUT in (json_file, html_file) else STDOUT
+    width = None if os.isatty(descriptor) else 120
+    console = Console(width=width, no_color=not wants_color(descriptor), highlight=False)
+    with console.capture() as report:
+        print_report(analysis, console)
+    write_text(descriptor, report.get())  # tolerates a closed pipe and any locale
     write_reports(analysis, json_file, html_file)
     return 0
 
@@ -450,55 +481,17 @@ def write_reports(analysis: Analysis, json_file: Path | None, html_file: Path | 
         raise CsrunError("\n".join(failures))
 
 
-def _check_apply_flags(change: SourceChangeOptions, reports: ReportFiles, *, cold: bool) -> None:
-    """Check that the options of changes to the source fit the others.
-
-    Raises:
-        UsageError: they are not compatible.
-    """
-    flag = "--apply" if change.apply else "--apply-dry-run"
-    of_report = {
-        "--json": reports.json_file is not None,
-        "--html": reports.html_file is not None,
-        "--cold": cold,
-    }
-    conflicts = [name for name, given in of_report.items() if given and (change.apply or change.dry_run)]
-    if conflicts:
-        raise UsageError(
-            f"{flag} with {conflicts[0]}: it only changes the source and makes no report; expected one of "
-            "the two: leave the other out"
-        )
-    if change.apply and change.dry_run:
-        raise UsageError("--apply with --apply-dry-run: expected one of the two: leave the other out")
-    of_apply = {"--yes": change.yes, "--allow-dirty": change.allow_dirty}
-    alone = [name for name, given in of_apply.items() if given and not change.apply]
-    if alone:
-        raise UsageError(f"{alone[0]} without --apply: expected it with --apply, whose writing it is about")
-
-
 def _apply_findings(request: Request, *, write: bool, yes: bool, allow_dirty: bool) -> int:
     from input_analyzer import source_changes
     from input_analyzer.analyze import examine, measure_change_gains
 
-    with _show_progress() as tell:
-        examined = examine(request, tell, source_only=True)
-        findings = measure_change_gains(request, examined, tell).findings
+    with _show_progress() as say_progress:
+        examined = examine(request, say_progress, source_only=True)
+        findings = measure_change_gains(request, examined, say_progress).findings
     files = source_changes.show_diff(PROGRAM, findings)
     if write:
         source_changes.write_changes(PROGRAM, files, yes=yes, allow_dirty=allow_dirty)
     return 0
-
-
-def _print_report(analysis: Analysis, descriptor: int) -> None:
-    from rich.console import Console
-
-    from input_analyzer.report.text import print_report
-
-    width = None if os.isatty(descriptor) else 120
-    console = Console(width=width, no_color=not wants_color(descriptor), highlight=False)
-    with console.capture() as report:
-        print_report(analysis, console)
-    write_text(descriptor, report.get())  # tolerates a closed pipe and any locale
 
 
 @contextmanager
@@ -507,7 +500,7 @@ def _show_progress() -> Iterator[ReportProgress]:
     terminal = os.isatty(STDERR) and os.environ.get("TERM") != "dumb"
     last = ""
 
-    def tell(doing: str, part: float) -> None:
+    def say_progress(doing: str, part: float) -> None:
         nonlocal last
         if terminal:
             text = f"{100 * part:3.0f} % {doing}"
@@ -519,7 +512,7 @@ def _show_progress() -> Iterator[ReportProgress]:
             last = step
 
     try:
-        yield tell
+        yield say_progress
     finally:
         if terminal:
             write_text(STDERR, _CLEAR)
@@ -529,25 +522,8 @@ def _show_progress() -> Iterator[ReportProgress]:
 _CLEAR = "\r\x1b[K"
 
 
-def _prepare_workspace(site: Site) -> AbstractContextManager[Workspace]:
-    """Prepare the workspace of an analysis."""
-    import tempfile
-
-    from input_analyzer.measure.cleanup import analysis_workspace
-
-    occupy_closed_descriptors()
-    # A container image has /tmp, but may lack the folder of TMPDIR.
-    return analysis_workspace(Path(tempfile.gettempdir()) if site.container == "none" else Path("/tmp"))
-
-
-def _command_for_node(nodes: int) -> tuple[str, ...]:
-    """Return this command for a node, with the number of nodes that the job has here."""
-    arguments = [f"--available-nodes={nodes}", *sys.argv[1:]]
-    return own_command(arguments, this_toolkit().python, Path(__file__).resolve().parents[1])
-
-
 def own_command(arguments: Sequence[str], python: Path, root: Path) -> tuple[str, ...]:
-    """Return this command for another machine, which then measures on that machine."""
+    """Return the arguments that run this command on another machine and measure there."""
     start = (
         "import sys; sys.path[0] = sys.argv.pop(1); from csrun.bootstrap import run; "
         "run('cs_input_analyzer', 'input_analyzer.commands')"

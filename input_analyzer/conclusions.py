@@ -161,7 +161,7 @@ def add_interval(
 
     It combines the relative interval of the nearest measurement (by CPUs per task, then by tasks of a node,
     where the chief does not count) with the distance of the model from all measurements. The two are
-    independent, so their squares are added. What is wrong with one node may be wrong with all nodes.
+    independent, so their squares are added. Errors of several nodes are not assumed to be independent.
 
     Args:
         found: the recommendation.
@@ -170,20 +170,16 @@ def add_interval(
     """
     layout, expected = found.layout, found.samples_per_s
     workers = layout.workers if layout.nodes == 1 else layout.tasks_per_node  # without the chief
-    nearest = _nearest_measurement(measurements, workers, layout.cpus_per_task)
+
+    def distance(one: Measurement) -> tuple[int, int, float]:
+        # Of two measurements at the same distance, the one with the wider interval is used.
+        width = (one.high - one.low) / one.samples_per_s
+        return abs(one.cpus_per_task - layout.cpus_per_task), abs(one.tasks - workers), -width
+
+    nearest = min(measurements, key=distance)
     below = math.hypot(1 - nearest.low / nearest.samples_per_s, model_error)
     above = math.hypot(nearest.high / nearest.samples_per_s - 1, model_error)
     return replace(found, low=expected * max(0.0, 1 - below), high=expected * (1 + above))
-
-
-def _nearest_measurement(measurements: Sequence[Measurement], workers: int, cpus: int) -> Measurement:
-    """Return the nearest measurement; of two at the same distance, the one with the wider interval."""
-
-    def distance(one: Measurement) -> tuple[int, int, float]:
-        width = (one.high - one.low) / one.samples_per_s
-        return abs(one.cpus_per_task - cpus), abs(one.tasks - workers), -width
-
-    return min(measurements, key=distance)
 
 
 def read_report_target(folders: Iterable[Path]) -> Target | None:
@@ -191,8 +187,14 @@ def read_report_target(folders: Iterable[Path]) -> Target | None:
 
     Reports that cannot be read are ignored.
     """
+
+    def modification_time(path: Path) -> float:
+        with suppress(OSError):  # it may have been removed in the meantime
+            return path.stat().st_mtime
+        return 0.0
+
     found = [path for folder in folders for path in folder.glob(f"cs_*/{REPORT_JSON}")]
-    for path in sorted(found, key=_modification_time, reverse=True):
+    for path in sorted(found, key=modification_time, reverse=True):
         with suppress(OSError, ValueError, KeyError, TypeError):
             report = json.loads(path.read_text(encoding="utf-8"))
             rate = float(report["overall"]["samples_per_s"])
@@ -206,12 +208,6 @@ def relative_path(path: Path) -> str:
     here = Path.cwd()
     full = path.absolute()
     return str(full.relative_to(here)) if full.is_relative_to(here) else str(path)
-
-
-def _modification_time(path: Path) -> float:
-    with suppress(OSError):
-        return path.stat().st_mtime
-    return 0.0
 
 
 _NOTEWORTHY_RATIO = 1.005
@@ -255,15 +251,21 @@ def _describe_bottleneck(
     chosen: StageCost, timed: Sequence[StageCost], cpus: int, unaccounted_us: float
 ) -> str:
     of_stages = sum(map(_self_time_us, timed))
-    share = 100 * _self_time_us(chosen) / of_stages
+    waits, time = chosen.wait_us_per_sample or 0.0, _self_time_us(chosen)
+    if waits < _NEGLIGIBLE * time:
+        text = f"{format_number(time)} us of computing per sample"
+    elif waits > (1 - _NEGLIGIBLE) * time:
+        text = f"{format_number(time)} us of waiting per sample"
+    else:
+        text = f"{format_number(time)} us per sample, of which {format_number(waits)} us waiting"
     threads = chosen.lane.threads_on(cpus)
     where = "" if threads == 1 else f" in {threads} threads"
-    text = f"{_describe_time(chosen)}{where}, {share:.0f} % of the time of all stages"
+    text = f"{text}{where}, {100 * time / of_stages:.0f} % of the time of all stages"
     on = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
     if unaccounted_us > of_stages:
         return (
             f"{text}; more time is spent outside of stages: {format_number(unaccounted_us)} us of CPU time "
-            "per sample on calls and on handing elements over, which fewer and larger elements save"
+            "per sample on calls and on passing elements on, which fewer and larger elements reduce"
         )
     left = time_us(_without(timed, chosen), cpus, unaccounted_us)
     if left <= 0 or len(timed) == 1:
@@ -272,28 +274,16 @@ def _describe_bottleneck(
     if unaccounted_us and times < _NOTEWORTHY_RATIO:
         return text
     if times >= LARGEST_RATIO:
-        return f"{text}; almost nothing else takes time: without it a task with {on} could be {_MORE} as fast"
+        more = f"more than {LARGEST_RATIO:.0f} times"
+        return f"{text}; almost nothing else takes time: without it a task with {on} could be {more} as fast"
     faster = f"a task with {on} could be {times:.3g} times as fast"
     if unaccounted_us <= _SAME_GAIN * of_stages:
         return f"{text}; without it {faster}"
     return (
-        f"{text}; without that, and with the same {format_number(unaccounted_us)} us of CPU time outside of "
-        f"stages (calls, handing elements over), {faster}; a change that saves some of these, too, gains "
+        f"{text}; without it, and with the same {format_number(unaccounted_us)} us of CPU time outside of "
+        f"stages (calls, passing elements on), {faster}; a change that also saves some of the latter gains "
         "more"
     )
-
-
-_MORE = f"more than {LARGEST_RATIO:.0f} times"
-
-
-def _describe_time(stage: StageCost) -> str:
-    """Describe the time of a stage, and whether it computes or waits."""
-    waits, time = stage.wait_us_per_sample or 0.0, _self_time_us(stage)
-    if waits < _NEGLIGIBLE * time:
-        return f"{format_number(time)} us of computing per sample"
-    if waits > (1 - _NEGLIGIBLE) * time:
-        return f"{format_number(time)} us of waiting per sample"
-    return f"{format_number(time)} us per sample, of that {format_number(waits)} us waiting"
 
 
 def _self_time_us(stage: StageCost) -> float:

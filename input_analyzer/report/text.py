@@ -19,17 +19,17 @@ from input_analyzer.report.wording import (
     of_target,
     share,
     subject,
+    time_outside_stages,
     title,
     training_command,
-    unaccounted,
     verdict,
 )
 from input_rules.findings import Finding
 from input_rules.formatting import format_bytes, format_number, plural
 
 _SHOWN_LAYOUTS = 12
-_BAR, _LEAST_BAR = 24, len("first epoch only") - len(" 100 %")
-_UNSETTLED = "*"
+_BAR, _LEAST_BAR = 24, len("first epoch only") - len(" 100 %")  # most and fewest characters
+_UNSETTLED = "*"  # marks measurements that needed more time
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
@@ -37,44 +37,40 @@ def print_report(analysis: Analysis, console: Console) -> None:
     """Print the whole report."""
     # Words wider than the terminal, such as paths, are not broken, so that they can be copied.
     console.print(render(analysis, console), crop=False)
-    # Without line breaks, which would be copied along.
+    # Without line breaks, so that it can be copied.
     console.print(Text(f"  {training_command(analysis)}"), soft_wrap=True)
 
 
 def render(analysis: Analysis, console: Console) -> RenderableType:
-    """Return the report as one renderable of the console's width; the training command follows it."""
+    """Return the report as one renderable of the console's width, without the training command."""
     width = console.width
-    parts: list[RenderableType] = [
-        *_render_head(analysis, width),
-        "",
-        *_render_measurements(analysis, console),
-    ]
-    if analysis.stages:
-        parts += ["", _stages(analysis, width), *_render_unaccounted(analysis, width)]
-    parts += ["", _heading("Input Function Report")]
-    parts += [part for finding in analysis.findings for part in _render_finding(finding, width)]
-    if not analysis.findings:
-        parts.append(_wrap(no_findings(analysis), width))
-    if analysis.gain_together:
-        together = f"All changes that were tried out, together: {analysis.gain_together}"
-        parts.append(_wrap(together, width, "", "  "))
-    parts += ["", _render_layouts(analysis, width)]
-    if analysis.notes:
-        notes = (_wrap(note, width, "- ", "  ") for note in analysis.notes)
-        parts += ["", _heading("To be known"), *notes]
-    return Group(*parts, "", *_render_recommendation(analysis, width))
-
-
-def _render_head(analysis: Analysis, width: int) -> list[RenderableType]:
     found = analysis.subject
     shapes = ", ".join(f"{c.name} {c.dtype}{list(c.shape)}" for c in found.components)
-    lines = (
+    subjects = (
         subject(analysis),
         f"batches of {found.batch_size}: {shapes}",
         f"measured on {analysis.node.name}: {plural(analysis.node.cpus, 'CPU')}, "
         f"{format_bytes(analysis.node.memory_bytes)}",
     )
-    return [_heading("Input analysis"), *(_wrap(line, width, "", "  ") for line in lines)]
+    parts: list[RenderableType] = [_heading("Input analysis")]
+    parts += [_wrap(line, width, "", "  ") for line in subjects]
+    parts += ["", *_render_measurements(analysis, console)]
+    if analysis.stages:
+        parts += ["", _render_stages(analysis, width)]
+        if outside := time_outside_stages(analysis):
+            parts.append(_wrap(outside, width))
+    parts += ["", _heading("Input Function Report")]
+    parts += [part for finding in analysis.findings for part in _render_finding(finding, width)]
+    if not analysis.findings:
+        parts.append(_wrap(no_findings(analysis), width))
+    if analysis.gain_together:
+        together = f"All tested changes together: {analysis.gain_together}"
+        parts.append(_wrap(together, width, "", "  "))
+    parts += ["", _render_layouts(analysis, width)]
+    if analysis.notes:
+        notes = (_wrap(note, width, "- ", "  ") for note in analysis.notes)
+        parts += ["", _heading("Notes"), *notes]
+    return Group(*parts, "", *_render_recommendation(analysis, width))
 
 
 def _wrap(text: str, width: int, first: str = "", others: str = "") -> Text:
@@ -106,25 +102,25 @@ def _table(heading: str, *columns: str) -> Table:
     return table
 
 
-_SIDE_BY_SIDE = "Measured, copies side by side on one node"
+_MEASURED = "Measured: copies in parallel on one node"
 
 
 def _render_measurements(analysis: Analysis, console: Console) -> Iterator[RenderableType]:
-    """Yield one table, or two if one would be wider than the console; then the meaning of its marks."""
+    """Yield one table, or two if one would be wider than the console, and an explanation of the marks."""
     key, rates, costs = zip(*map(_measurement_cells, analysis.measurements), strict=True)
     names = [list(each[0]) for each in (key, rates, costs)]
     shown = [name for name in names[1] if any(row[name] for row in rates)]
-    first, behind = [*names[0], *shown], names[2]
+    of_rates, of_costs = [*names[0], *shown], names[2]
     rows = [{**a, **b, **c} for a, b, c in zip(key, rates, costs, strict=True)]
-    whole, width = _rows(_SIDE_BY_SIDE, [*first, *behind], rows, console.width)
+    whole, width = _rows(_MEASURED, [*of_rates, *of_costs], rows, console.width)
     if width <= console.width:
         yield whole
     else:
-        yield _rows(_SIDE_BY_SIDE, first, rows, console.width)[0]
+        yield _rows(_MEASURED, of_rates, rows, console.width)[0]
         yield ""
-        yield _rows("What a copy took", [*names[0], *behind], rows, console.width)[0]
+        yield _rows("Resources of a copy", [*names[0], *of_costs], rows, console.width)[0]
     if not all(one.settled for one in analysis.measurements):
-        yield _wrap(f"{_UNSETTLED} unsettled: it needs more time, see below", console.width)
+        yield _wrap(f"{_UNSETTLED} unsettled: it needed more time, see the notes below", console.width)
 
 
 def _measurement_cells(one: Measurement) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
@@ -156,7 +152,7 @@ def _measurement_cells(one: Measurement) -> tuple[dict[str, str], dict[str, str]
 def _rows(
     heading: str, names: Sequence[str], rows: Sequence[dict[str, str]], width: int
 ) -> tuple[Table, int]:
-    """A table whose cells stay on one line, and its least width."""
+    """Return a table whose cells stay on one line, and its minimum width."""
     table = _table(heading, *names)
     for column in table.columns:
         cells = max(len(row[str(column.header)]) for row in rows)
@@ -166,19 +162,18 @@ def _rows(
     between = _BETWEEN * (len(names) - 1) + _EDGES
     least = between + sum(column.min_width or 0 for column in table.columns)
     if between + sum(max(len(str(c.header)), c.min_width or 0) for c in table.columns) > width:
-        for column in table.columns:  # rich would shrink the wrong ones
+        for column in table.columns:  # rich would shrink columns that must not be shrunk
             column.width = column.min_width
     return table, least
 
 
-_BETWEEN, _EDGES = 3, 2
-"""Characters that a table has between two columns, and at its edges."""
+_BETWEEN, _EDGES = 3, 2  # characters of a table between two columns, and at its edges
 _MARK = " <- bottleneck"
+# Characters of the table of stages between its columns and after a bar.
 _ROOM = 3 * _BETWEEN + _EDGES + len(f" 100 %{_MARK}")
-"""Of a table of stages, what stands between its columns and behind a bar."""
 
 
-def _stages(analysis: Analysis, width: int) -> Table:
+def _render_stages(analysis: Analysis, width: int) -> Table:
     table = _table("Stages, self time per sample", "stage <", "us", "share <", "source <")
     total = sum(stage.self_time_us_per_sample or 0.0 for stage in analysis.stages if not stage.once)
     slowest = None if analysis.bottleneck is None else analysis.bottleneck.stage
@@ -188,7 +183,7 @@ def _stages(analysis: Analysis, width: int) -> Table:
     sources = max(len(stage.source or "") for stage in analysis.stages)
     room = width - names - max(map(len, cells)) - _ROOM
     narrow = room - sources < _LEAST_BAR
-    if narrow:  # the mark of the bottleneck then has a line of its own, behind no bar
+    if narrow:  # the mark of the bottleneck then has its own line
         room += len(_MARK)
     longest = max(_LEAST_BAR, min(_BAR, room - sources))
     for stage, time, cell in zip(analysis.stages, times, cells, strict=True):
@@ -200,25 +195,20 @@ def _stages(analysis: Analysis, width: int) -> Table:
             stage.name,
             cell,
             Text(part.strip() if time else ""),
-            _path(stage.source or "", room - longest),
+            _wrap_path(stage.source or "", room - longest),
             style="bold" if stage.name == slowest else "",
         )
     return table
 
 
-def _path(text: str, width: int) -> str:
-    """A path in lines that end at a slash, where it is wider than there is room for."""
+def _wrap_path(text: str, width: int) -> str:
+    """Break a path after slashes into lines of at most this width."""
     lines = [""]
     for part in re.findall(r"[^/]*/|[^/]+", text):
         if lines[-1] and len(lines[-1]) + len(part) > width:
             lines.append("")
         lines[-1] += part
     return "\n".join(lines)
-
-
-def _render_unaccounted(analysis: Analysis, width: int) -> list[RenderableType]:
-    text = unaccounted(analysis)
-    return [] if text is None else [_wrap(text, width)]
 
 
 def _render_finding(finding: Finding, width: int) -> Iterator[RenderableType]:
@@ -234,8 +224,17 @@ def _render_finding(finding: Finding, width: int) -> Iterator[RenderableType]:
 
 
 def _render_layouts(analysis: Analysis, width: int) -> Table:
+    """Return a table of the best layouts by nodes and CPUs per task, and of the recommended one."""
+    best: dict[tuple[int, int], Prediction] = {}
+    for one in analysis.predictions:
+        key = (one.layout.nodes, one.layout.cpus_per_task)
+        if key not in best or one.samples_per_s > best[key].samples_per_s:
+            best[key] = one
+    fast = sorted(best.values(), key=lambda one: -one.samples_per_s)[:_SHOWN_LAYOUTS]
+    chosen = analysis.recommendation.layout
+    shown = [one for one in analysis.predictions if one in fast or one.layout == chosen]
+    shown.sort(key=lambda one: (one.layout.nodes, one.samples_per_s))
     target = None if analysis.target is None else analysis.target.samples_per_s
-    shown = _shown(analysis)
     rows = [
         {
             "nodes": str(one.layout.nodes),
@@ -249,39 +248,27 @@ def _render_layouts(analysis: Analysis, width: int) -> Table:
     ]
     table, _ = _rows("Predicted", list(rows[0]), rows, width)
     for row, one in zip(table.rows, shown, strict=True):
-        row.style = "bold" if one.layout == analysis.recommendation.layout else ""
+        row.style = "bold" if one.layout == chosen else ""
     return table
 
 
-def _shown(analysis: Analysis) -> list[Prediction]:
-    """The best layout of each number of nodes and CPUs per task, and the recommended one; not too many."""
-    best: dict[tuple[int, int], Prediction] = {}
-    for one in analysis.predictions:
-        key = (one.layout.nodes, one.layout.cpus_per_task)
-        if key not in best or one.samples_per_s > best[key].samples_per_s:
-            best[key] = one
-    chosen = analysis.recommendation.layout
-    fast = sorted(best.values(), key=lambda one: -one.samples_per_s)[:_SHOWN_LAYOUTS]
-    kept = [one for one in analysis.predictions if one in fast or one.layout == chosen]
-    return sorted(kept, key=lambda one: (one.layout.nodes, one.samples_per_s))
-
-
-_FIGURES = "What the figures mean: docs/input-analyzer-reference.md, Figures, or the page of --html=FILE."
+# Where readers find the definitions of all figures.
+_FIGURES = "docs/input-analyzer-reference.md (Figures) and the page of --html=FILE explain the figures."
 
 
 def _render_recommendation(analysis: Analysis, width: int) -> list[RenderableType]:
     layout = analysis.recommendation.layout
-    said = [verdict(analysis)]
+    lines = [verdict(analysis)]
     if analysis.target is not None:
-        said.append(
+        lines.append(
             f"Target: {format_number(analysis.target.samples_per_s)} samples/s, {analysis.target.origin}."
         )
     if analysis.bottleneck is not None:
-        said.append(f"Bottleneck: {analysis.bottleneck.stage}, {analysis.bottleneck.reason}.")
-    said.append(_FIGURES)
+        lines.append(f"Bottleneck: {analysis.bottleneck.stage}, {analysis.bottleneck.reason}.")
+    lines.append(_FIGURES)
     return [
         Text(title(analysis), style="bold red" if analysis.input_bound else "bold"),
-        *(_wrap(line, width, "", "  ") for line in said),
+        *(_wrap(line, width, "", "  ") for line in lines),
         "",
         _heading("Recommended"),
         Text(f"nodes: {layout.nodes}"),

@@ -1,4 +1,4 @@
-"""Sentences and figures that the text report and the page share: verdict, notes, training command. Pure."""
+"""Sentences and figures of the text report and the page: verdict, notes, training command. Pure."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from input_rules.rules.sharding import Split
 
 # From this ratio on, a factor is shown instead of percent.
 _MANY_TIMES = 10.0
-_LEAST_US, _LEAST_SHARE = 0.001, 0.001
+_LEAST_US, _LEAST_SHARE = 0.001, 0.001  # smaller values are noise
 # Fractions above this would be rounded to 100 %.
 _NEARLY_ALL = 0.995
 
 
 def microseconds(value: float | None) -> str:
-    """Format the time of a stage per sample; less than a nanosecond is noise."""
+    """Format the time of a stage per sample; less than a nanosecond is shown as a bound."""
     if value is None:
         return "-"
     return format_number(value) if value >= _LEAST_US or not value else f"< {_LEAST_US}"
 
 
 def share(part: float) -> str:
-    """Format the fraction of a stage in the time of all stages; less than a thousandth is noise."""
+    """Format the fraction of a stage in the time of all stages; below a thousandth, as a bound."""
     return format_percent(part) if part >= _LEAST_SHARE or not part else f"< {format_percent(_LEAST_SHARE)}"
 
 
@@ -44,7 +44,7 @@ def above(headroom: float) -> str:
     """Format how far a rate exceeds the target: "7.7 % more than", or "119 times", or "just"."""
     if 1 + headroom >= _MANY_TIMES:
         return f"{1 + headroom:,.0f} times"
-    if headroom < HEADROOM:  # never as much as that
+    if headroom < HEADROOM:  # rounded down, so that it is never shown as enough
         headroom = math.floor(1000 * headroom + 1e-9) / 1000
     return f"{format_percent(headroom)} more than" if headroom else "just"
 
@@ -68,11 +68,13 @@ def shape(layout: Layout) -> str:
 def no_findings(analysis: Analysis) -> str:
     """Describe an empty list of findings."""
     return (
-        "nothing to improve" if analysis.stages else "not looked at: the stages are not known, see below why"
+        "nothing to improve"
+        if analysis.stages
+        else "not available: the stages are unknown; the notes below state why"
     )
 
 
-def unaccounted(analysis: Analysis) -> str | None:
+def time_outside_stages(analysis: Analysis) -> str | None:
     """Describe the CPU time outside of all stages; None if it is unknown."""
     unaccounted_us = analysis.unaccounted_cpu_us_per_sample
     if unaccounted_us is None:
@@ -80,34 +82,33 @@ def unaccounted(analysis: Analysis) -> str | None:
     stages = sum(stage.cpu_us_per_sample or 0.0 for stage in analysis.stages if not stage.once)
     if unaccounted_us <= 0:
         return (
-            f"CPU time in no stage: none; a copy used no more than the {format_number(stages)} us per "
-            "sample of the "
-            "stages, each of which is timed alone."
+            f"CPU time outside of stages: none; a copy used no more than the {format_number(stages)} us per "
+            "sample of all stages, each of which is timed by itself."
         )
     return (
-        f"CPU time in no stage: {format_number(unaccounted_us)} us per sample, beside "
-        f"{format_number(stages)} us of the stages; it goes into calls and into handing elements and "
-        "batches over, between threads, processes and in memory."
+        f"CPU time outside of stages: {format_number(unaccounted_us)} us per sample, in addition to "
+        f"{format_number(stages)} us in stages; it is spent on calls and on passing elements and batches "
+        "between threads and processes and in memory."
     )
 
 
 def fit(analysis: Analysis) -> str:
-    """Describe the error of the model; rounding errors of a fit are ignored."""
+    """Describe the error of the model."""
     error = analysis.model.relative_error
-    if error < 1e-6:
-        return "it goes through all measured points"
-    return f"it is {format_percent(error)} away from the measurements (root mean square)"
+    if error < 1e-6:  # rounding errors of the fit
+        return "it passes through all measured points"
+    return f"it deviates from the measurements by {format_percent(error)} (root mean square)"
 
 
 def subject(analysis: Analysis) -> str:
     """Describe the analyzed input; for a program that trains several times, only the first one."""
     found = analysis.subject
     where = f" ({found.source})" if found.source else ""
-    which = ", with which the program first trains or compiles" if of_program(found.command) else ""
+    which = ", the input of the program's first training run or compile" if is_program(found.command) else ""
     return f"{found.function}{where}{which}; {found.framework}"
 
 
-def of_program(command: tuple[str, ...]) -> bool:
+def is_program(command: tuple[str, ...]) -> bool:
     """Return True if a program was analyzed, and not a function by its name."""
     return len(command) > 1 or ":" not in command[0]
 
@@ -120,110 +121,101 @@ def verdict(analysis: Analysis) -> str:
     expected = f"{workers} of the recommended layout {verb} {format_number(found.samples_per_s)} samples/s"
     if target is None or found.headroom is None or found.utilization is None:
         return (
-            f"{expected}, the highest rate that was found. Without a target nobody can say whether that is "
-            "enough."
+            f"{expected}, the highest rate that was found. Without a target rate it is unknown whether this "
+            "is enough."
         )
-    wanted = f"the {format_number(target.samples_per_s)} samples/s that the training can use"
+    wanted = f"the {format_number(target.samples_per_s)} samples/s that training can use"
+    doubt = ""
+    if _is_uncertain(found, target) and found.low is not None and found.high is not None:
+        doubt = (
+            " This is uncertain, as the measured interval of the rate is "
+            f"{format_number(found.low)} to {format_number(found.high)} samples/s. Measure on an idle "
+            "machine or for longer (--seconds) to narrow it."
+        )
     if analysis.input_bound:
         part = "nearly all" if found.utilization >= _NEARLY_ALL else format_percent(found.utilization)
         return (
-            f"Even the best layout of {plural(analysis.available_nodes, 'node')} "
-            f"reaches {format_number(found.samples_per_s)} of {wanted}, so the accelerator is expected to "
-            "work "
-            f"{part} of the time.{_doubt(found, target)}"
+            f"Even the best layout of {plural(analysis.available_nodes, 'node')} reaches only "
+            f"{format_number(found.samples_per_s)} of {wanted}, so the accelerator is expected to be busy "
+            f"{part} of the time.{doubt}"
         )
     expected = f"{expected}, {above(found.headroom)} {wanted}"
     tight = ""
     if found.headroom < HEADROOM:
         tight = (
-            f" That is less than the {format_percent(HEADROOM)} that are to be kept for sending the batches, "
-            "so the training may wait for input now and then."
+            f" This is less than the {format_percent(HEADROOM)} reserved for sending the batches, so "
+            "training may wait for input occasionally."
         )
-    if _doubtful(found, target):
-        return f"The training will probably not wait for input: {expected}.{tight}{_doubt(found, target)}"
+    if doubt:
+        return f"Training will probably not wait for input: {expected}.{tight}{doubt}"
     if tight:
         return f"The input is only just fast enough: {expected}.{tight}"
-    return f"The training will not wait for input: {expected}."
+    return f"Training will not wait for input: {expected}."
 
 
-def _doubtful(found: Recommendation, target: Target) -> bool:
-    """Whether a rate within the interval would turn the verdict."""
+def _is_uncertain(found: Recommendation, target: Target) -> bool:
+    """Return True if the interval of the rate includes the target, so that the verdict may be wrong."""
     if found.low is None or found.high is None:
         return False
     return found.low < target.samples_per_s <= found.high
 
 
-def _doubt(found: Recommendation, target: Target) -> str:
-    """That the measurements are too loose for a plain verdict; empty where they are not."""
-    if not _doubtful(found, target) or found.low is None or found.high is None:
-        return ""
-    return (
-        " The verdict is not sure: the measurements only tell that the rate lies between "
-        f"{format_number(found.low)} and {format_number(found.high)} samples/s. A quiet machine, or more "
-        "time (--seconds), "
-        "tells more."
-    )
-
-
 def title(analysis: Analysis) -> str:
-    """The verdict in a few words."""
+    """Return the verdict in a few words."""
     found, target = analysis.recommendation, analysis.target
     if analysis.input_bound is None or target is None:
-        return "How fast the input can be"
-    probably = "probably " if _doubtful(found, target) else ""
+        return "Highest rate of the input"
+    probably = "probably " if _is_uncertain(found, target) else ""
     if analysis.input_bound:
-        return f"The training will {probably}be input-bound"
+        return f"Training will {probably}be input-bound"
     if not probably and found.headroom is not None and found.headroom < HEADROOM:
         return "The input is only just fast enough"
     return f"The input is {probably}fast enough"
 
 
 def training_command(analysis: Analysis) -> str:
-    """Return the command to train with the recommended layout, without the program for a single function."""
+    """Return the command that trains with the recommended layout.
+
+    It has the analyzed program, in training mode, or `run.py` if a single function was analyzed.
+    """
     layout = analysis.recommendation.layout
-    words = [
+    launcher = [
         "csrun_wse",
         f"--total-nodes={layout.nodes}",
         f"--tasks-per-node={layout.tasks_per_node}",
         f"--cpus-per-task={layout.cpus_per_task}",
     ]
     command = analysis.subject.command
-    program = command if of_program(command) else ("python", "run.py", "--mode=train")
-    return join([*words, *_training_words(program)])
+    program = command if is_program(command) else ("python", "run.py", "--mode=train")
+    kept = [word for word in program if word not in ("--compile_only", "--validate_only")]
+    trains = [re.sub(r"^(--mode=|-m)?(compile_only|validate_only)$", r"\1train", word) for word in kept]
+    # Without an address, a program trains on the CPU of its node. Only programs with the flags of the
+    # examples are known to accept --cs_ip; others may refuse it.
+    has_address = any(word.split("=")[0] == "--cs_ip" for word in trains)
+    if not has_address and _MODE.search(" ".join(program)):
+        trains.append("--cs_ip=IP:PORT")
+    return join([*launcher, *trains])
 
 
+# Flags that select the mode of the example programs.
 _MODE = re.compile(
     r"(?:^| )(?:(?:--mode[= ]|-m ?)(?:train|train_and_eval|eval|compile_only|validate_only)"
     r"|--(?:compile|validate)_only)(?: |$)"
 )
-"""Flags by which the example programs are told what to do."""
 
 
-def _training_words(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a program that trains where they were to validate or to compile, and on a CS system.
-
-    A program that gets no address trains on the CPU of its node. Only one with the flags of the example
-    programs, which have a mode, is known to take it as `--cs_ip`: others may refuse that.
-    """
-    kept = [word for word in command if word not in ("--compile_only", "--validate_only")]
-    trains = [re.sub(r"^(--mode=|-m)?(compile_only|validate_only)$", r"\1train", word) for word in kept]
-    addressed = any(word.split("=")[0] == "--cs_ip" for word in trains)
-    takes_address = _MODE.search(" ".join(command)) is not None
-    return tuple(trains if addressed or not takes_address else [*trains, "--cs_ip=IP:PORT"])
-
-
-_BUSY_CPUS = 0.25
-_UNMEASURED_ERROR = 0.15
-_HARDLY = 0.01
+_BUSY_CPUS = 0.25  # CPUs used by other programs from which on a note warns
+_LARGE_MODEL_ERROR = 0.15
+_HARDLY = 0.01  # fraction of an input's bytes
 
 
 def first_epoch_note(cpus_per_task: Sequence[int]) -> str:
-    """State that rates are those of the first epoch, with some numbers of CPUs per task or with all."""
+    """State that rates with these numbers of CPUs per task (empty: all) are those of the first epoch."""
     some = f" with {' or '.join(map(str, cpus_per_task))} CPUs per task" if cpus_per_task else ""
     return (
-        f"No epoch ended while it was measured{some}: {'these' if some else 'the'} rates are those of the "
-        "first epoch; a cache, or files that stay in memory, may make later ones faster. With --cold files "
-        "are read from the disk."
+        f"No epoch ended during the measurements{some}, so {'these' if some else 'the'} rates are those of "
+        "the first epoch; later epochs may be faster because of a cache or of files in the page cache. With "
+        "--cold, files are read from the disk."
     )
 
 
@@ -231,48 +223,44 @@ def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str
     """State which files were dropped before the first epoch, and whether it may not have been cold."""
     where = ", ".join(map(str, cold.folders))
     notes = [
-        f"Cold: {plural(cold.files, 'file')} below {where}, {format_bytes(cold.size_bytes)} in all, "
-        f"{'was' if cold.files == 1 else 'were'} dropped from the memory of the operating system before "
-        "the first epoch. What another machine or the disk itself keeps in memory stays there."
+        f"Cold: {plural(cold.files, 'file')} below {where}, {format_bytes(cold.size_bytes)} in total, "
+        f"{'was' if cold.files == 1 else 'were'} dropped from the page cache before the first epoch. Caches "
+        "of another machine or of the disk itself are not affected."
     ]
-    if any(_read_no_disk(one) for one in measurements):
+    read = [(one.first_epoch_disk_bytes_per_sample, one.bytes_per_sample) for one in measurements]
+    if any(disk is not None and disk < _HARDLY * size for disk, size in read):
         notes.append(
             "Hardly anything was read from a disk in the first epoch, so it was not cold: the input reads "
             "other files or keeps them in memory, or they are on tmpfs, mapped by a program, or on a network "
-            "file system, of which the kernel counts nothing."
+            "file system whose reads the kernel does not count."
         )
     return notes
 
 
-def _read_no_disk(measurement: Measurement) -> bool:
-    read = measurement.first_epoch_disk_bytes_per_sample
-    return read is not None and read < _HARDLY * measurement.bytes_per_sample
-
-
 def file_notes(split: Split | None, limits: Limits) -> tuple[str, ...]:
-    """State that there are fewer files than workers for which the nodes have room."""
+    """State that there are fewer files than the workers that the nodes have room for."""
     if split is None:
         return ()
     room = max(one.workers for one in list_layouts(replace(limits, files=None)))
     if room <= split.files:
         return ()
     return (
-        f"The input has {plural(split.files, 'file')} that workers share out whole ({split.op} at "
-        f"{split.source or 'a library'}), and the nodes have room for {room} workers: one more worker than "
-        "files would have nothing to read, so layouts with more are left out. Write the data to more files, "
-        "or shard the records behind the reading (each worker then reads all files).",
+        f"The input has {plural(split.files, 'file')}, each of which is read by one worker ({split.op} at "
+        f"{split.source or 'a library'}), and the nodes have room for {room} workers. Additional workers "
+        "would have nothing to read, so layouts with more workers than files are omitted. Write the data to "
+        "more files, or shard the records after reading (each worker then reads all files).",
     )
 
 
-def unsettled_notes(measurements: Sequence[Measurement]) -> list[str]:
+def settling_notes(measurements: Sequence[Measurement]) -> list[str]:
     """State that some measurements would have needed more time."""
     count = sum(not one.settled for one in measurements)
     if not count:
         return []
     return [
-        f"{count} of {plural(len(measurements), 'measurement')} needed more time (--seconds): a copy had "
-        f"fewer than {FEWEST_BATCHES} batches, the rate had not come to rest, or its interval is wider than "
-        "asked for."
+        f"{count} of {plural(len(measurements), 'measurement')} needed more time (--seconds): a copy "
+        f"delivered fewer than {FEWEST_BATCHES} batches, the rate was not steady yet, or its interval is "
+        "wider than requested."
     ]
 
 
@@ -288,27 +276,27 @@ def reservations(
     busy = max(m.other_cpus for m in measurements)
     if busy > _BUSY_CPUS:
         notes.append(
-            f"Other programs kept up to {busy:.1f} of the {limits.node_cpus} CPUs busy while it was "
-            "measured: on a quiet node the rates are higher."
+            f"Other programs used up to {busy:.1f} of the {limits.node_cpus} CPUs during the measurements: "
+            "on an idle node the rates are higher."
         )
-    notes += unsettled_notes(measurements)
-    if model.relative_error > _UNMEASURED_ERROR:
+    notes += settling_notes(measurements)
+    if model.relative_error > _LARGE_MODEL_ERROR:
         notes.append(
-            f"The fitted model is {100 * model.relative_error:.0f} % away from the measurements: trust the "
-            "rows that were measured."
+            f"The fitted model deviates from the measurements by {100 * model.relative_error:.0f} %: rely on "
+            "the measured rates rather than on predicted ones."
         )
     if any(limits.memory_binds(plan.cpus_per_task) for plan in todo):
         each = limits.memory_per_task_bytes / 2**30
         notes.append(f"A task needs {each:.1f} GiB: memory, not CPUs, limits the tasks of a node.")
     if limits.nodes > 1:
         notes.append(
-            "One node was measured; what several share, a file server for instance, is not in the "
-            "predictions."
+            "One node was measured; predictions do not include resources that nodes share, such as a file "
+            "server."
         )
     if target is None:
         notes.append(
-            "There is no target: compile first (--mode=compile_only), or give --target-samples-per-s; the "
-            "layout with the highest rate is recommended."
+            "There is no target rate, so the layout with the highest rate is recommended. To get one, "
+            "compile first (--mode=compile_only), or give --target-samples-per-s."
         )
     return notes
 
@@ -323,7 +311,6 @@ def more_nodes_notes(
     if nodes is None:
         return ()
     return (
-        f"{nodes} nodes like the measured one would be expected to reach the target with "
-        f"{format_percent(HEADROOM)} "
-        f"to spare: analyze it with --available-nodes={nodes} for their layout.",
+        f"{nodes} nodes like the measured one are expected to exceed the target by "
+        f"{format_percent(HEADROOM)}; --available-nodes={nodes} shows their layout.",
     )

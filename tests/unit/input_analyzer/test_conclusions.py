@@ -129,9 +129,9 @@ def test_files_that_keep_workers_idle_are_named_as_the_limit() -> None:
     limit, split = Limits(4, 2, 64 << 30, 1 << 30, (1,), files=5), Split(5, "shard", "data.py:7")
     (note,) = file_notes(split, limit)
     assert note.startswith(
-        "The input has 5 files that workers share out whole (shard at data.py:7), and the "
+        "The input has 5 files, each of which is read by one worker (shard at data.py:7), and the "
     )
-    assert "room for 7 workers: one more worker than files would have nothing to read" in note
+    assert "room for 7 workers. Additional workers would have nothing to read" in note
     assert "write the data to more files, or shard the" in note.lower()
     assert file_notes(Split(7, "shard", None), replace(limit, files=7)) == ()
     assert file_notes(None, replace(limit, files=None)) == ()
@@ -172,7 +172,7 @@ def test_nodes_that_would_be_enough_are_told() -> None:
     # 9,900 samples/s are 10 workers of 1,000, which 3 nodes have beside the chief.
     (note,) = more_nodes_notes(model, limits, target, found)
     assert note.startswith("3 nodes like the measured one ")
-    assert "reach the target with 10 % to spare" in note
+    assert "exceed the target by 10 %" in note
     assert "--available-nodes=3" in note
     enough = recommend(predict_layouts(model, replace(limits, nodes=3)), target.samples_per_s)
     assert more_nodes_notes(model, limits, target, enough) == ()
@@ -238,11 +238,11 @@ def test_published_rates_of_fc_mnist_are_judged_input_bound(
     assert found.target is not None
     assert found.target.samples_per_s == ESTIMATED
     assert found.input_bound is bound
-    assert title(found).startswith("The training will be input-bound" if bound else "The input is ")
+    assert title(found).startswith("Training will be input-bound" if bound else "The input is ")
     if times == 1:
         assert found.recommendation.layout == Layout(5, 16, 1)
         assert found.recommendation.utilization == pytest.approx(PUBLISHED / ESTIMATED, rel=0.02)
-        assert "is expected to work 38 % of the time" in verdict(found)
+        assert "is expected to be busy 38 % of the time" in verdict(found)
 
 
 def test_no_candidates_are_a_mistake_of_the_caller() -> None:
@@ -274,8 +274,8 @@ def test_the_bottleneck_tells_computing_from_waiting_and_no_figure_without_meani
     rest = cost("batch", 1.4, Lane(0))
     both = replace(cost("map", 4020, Lane(0)), cpu_us_per_sample=414.0, wait_us_per_sample=3606.0)
     assert find_bottleneck([both, rest], 1).reason == (
-        "4,020 us per sample, of that 3,606 us waiting, 100 % of the time of all stages; almost nothing else "
-        "takes time: without it a task with 1 CPU could be more than 20 times as fast"
+        "4,020 us per sample, of which 3,606 us waiting, 100 % of the time of all stages; almost nothing "
+        "else takes time: without it a task with 1 CPU could be more than 20 times as fast"
     )
     assert find_bottleneck([cost("map", 123456, Lane(0), waits=True), rest], 1).reason.startswith(
         "123,456 us of waiting per sample, "
@@ -288,9 +288,9 @@ def test_the_bottleneck_explains_no_more_than_it_takes() -> None:
     assert unaccounted_us(stages, 6.0) == 0.0
     assert unaccounted_us(stages, None) is unaccounted_us([StageCost("map", "map", 0)], 9.0) is None
     assert find_bottleneck(stages, 1, 3.0).reason == (
-        "4 us of computing per sample, 57 % of the time of all stages; without that, and with the same 3 us "
-        "of CPU time outside of stages (calls, handing elements over), a task with 1 CPU could be 1.67 "
-        "times as fast; a change that saves some of these, too, gains more"
+        "4 us of computing per sample, 57 % of the time of all stages; without it, and with the same 3 us "
+        "of CPU time outside of stages (calls, passing elements on), a task with 1 CPU could be 1.67 "
+        "times as fast; a change that also saves some of the latter gains more"
     )
     lanes_alike = [cost("one", 3, Lane(0)), cost("other", 3, Lane(1)), cost("many", 4, Lane(2, 1, 1.0))]
     assert "times as fast" not in find_bottleneck(lanes_alike, 4, 2.0).reason, "none is as fast as without it"

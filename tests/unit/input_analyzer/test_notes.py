@@ -13,7 +13,7 @@ from input_analyzer import analyze
 from input_analyzer.analysis import Measurement
 from input_analyzer.analyze import ExaminedInput
 from input_analyzer.measure.rates import Effort, Plan
-from input_analyzer.report.wording import unsettled_notes
+from input_analyzer.report.wording import settling_notes
 from input_rules.throughput import StageCost
 
 
@@ -36,16 +36,18 @@ def test_only_what_an_input_has_may_make_later_epochs_faster(
 def test_measurements_that_needed_more_time_are_told() -> None:
     settled = Measurement(1, 1, 88.89, 88.43, 89.35, batches=200)
     other = Measurement(1, 1, 88.89, 88.43, 89.35, settled=False, batches=9)
-    assert unsettled_notes([settled]) == []
-    (note,) = unsettled_notes([other, settled, other])
-    assert note.startswith("2 of 3 measurements needed more time (--seconds): a copy had fewer than 10 ")
+    assert settling_notes([settled]) == []
+    (note,) = settling_notes([other, settled, other])
+    assert note.startswith(
+        "2 of 3 measurements needed more time (--seconds): a copy delivered fewer than 10 "
+    )
 
 
 @pytest.mark.parametrize(
     ("ended_with", "said", "all_ended"),
     [
-        ((), "No epoch ended while it was measured: the rates are", False),
-        ((2,), "No epoch ended while it was measured with 1 or 4 CPUs per task: these rates are", False),
+        ((), "No epoch ended during the measurements, so the rates are", False),
+        ((2,), "No epoch ended during the measurements with 1 or 4 CPUs per task, so these rates are", False),
         ((1, 2, 4), None, True),
     ],
 )

@@ -130,14 +130,14 @@ def test_the_json_has_the_documented_members_and_csrun_wse_reads_it(tmp_path: Pa
     assert found["input_bound"] is False
 
 
-def test_cpu_time_in_no_stage_is_told() -> None:
+def test_cpu_time_outside_of_stages_is_reported() -> None:
     found = replace(analysis(None), unaccounted_cpu_us_per_sample=73.0)
-    said = "CPU time in no stage: 73 us per sample, beside 225 us of the stages"
+    said = "CPU time outside of stages: 73 us per sample, in addition to 225 us in stages"
     assert said in text_of(found)
     assert said in render_html(found)
     assert found.to_json()["unaccounted_cpu_us_per_sample"] == 73.0
-    assert "CPU time in no stage" in DEFINITIONS
-    assert "CPU time in no stage:" not in text_of(analysis(None)) + render_html(analysis(None))
+    assert "CPU time outside of stages" in DEFINITIONS
+    assert "CPU time outside of stages:" not in text_of(analysis(None)) + render_html(analysis(None))
 
 
 def test_that_nothing_was_found_is_told() -> None:
@@ -146,16 +146,16 @@ def test_that_nothing_was_found_is_told() -> None:
     assert "Nothing to improve." in render_html(fine)
     unseen = replace(fine, stages=(), unaccounted_cpu_us_per_sample=None, bottleneck=None)
     for report in (text_of(unseen), render_html(unseen)):
-        assert "ot looked at: the stages are not known" in report
+        assert "ot available: the stages are unknown" in report
         assert "othing to improve" not in report
 
 
 def test_a_model_through_all_points_is_not_told_by_its_rounding() -> None:
     found = analysis(None)
     exact = replace(found, model=replace(found.model, relative_error=5e-12))
-    assert "it goes through all measured points." in render_html(exact)
+    assert "it passes through all measured points." in render_html(exact)
     loose = replace(found, model=replace(found.model, relative_error=0.031))
-    assert "it is 3.1 % away from the measurements" in render_html(loose)
+    assert "it deviates from the measurements by 3.1 %" in render_html(loose)
 
 
 def test_the_documentation_names_every_member_of_the_json() -> None:
@@ -173,9 +173,9 @@ def test_the_documentation_names_every_member_of_the_json() -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        (9000.0, "The training will not wait for input: "),
-        (1.6e6, "Even the best layout of 2 nodes reaches "),
-        (None, "Without a target nobody can say whether that is enough"),
+        (9000.0, "Training will not wait for input: "),
+        (1.6e6, "Even the best layout of 2 nodes reaches only "),
+        (None, "Without a target rate it is unknown whether this is enough"),
     ],
 )
 def test_text_and_page_say_plainly_whether_the_input_is_fast_enough(target: float | None, said: str) -> None:
@@ -183,8 +183,8 @@ def test_text_and_page_say_plainly_whether_the_input_is_fast_enough(target: floa
     assert said in " ".join(text_of(found).split())
     assert said in render_html(found)
     once = int(bool(found.input_bound))
-    assert text_of(found).count("The training will be input-bound") == once
-    assert render_html(found).count("<h1>The training will be input-bound</h1>") == once
+    assert text_of(found).count("Training will be input-bound") == once
+    assert render_html(found).count("<h1>Training will be input-bound</h1>") == once
 
 
 def test_text_and_page_say_what_mending_gives() -> None:
@@ -192,7 +192,7 @@ def test_text_and_page_say_what_mending_gives() -> None:
     together = "together: measured: 2.50 times the rate with 2 CPUs (2.30 to 2.70)"
     shown = " ".join(text_of(analysis(None)).split())
     assert f"gain: {each}" in shown
-    assert f"All changes that were tried out, {together}" in shown
+    assert f"All tested changes {together}" in shown
     page = render_html(analysis(None))
     assert f"Gain: {each}" in page
     assert together in page
@@ -251,8 +251,8 @@ def test_the_plot_shows_files_that_cannot_be_shared_out_evenly() -> None:
     plot = chart(replace(uneven, recommendation=ring))
     assert plot.chosen is not None
     assert f"{plot.chosen.x:.1f} {plot.chosen.y:.1f}" in plot.curves[0].path, "the ring is on the line"
-    assert "of 5 files: where these cannot be shared out evenly, the part" in render_html(uneven)
-    assert "shared out evenly, the part of the rate that counts" not in render_html(found)
+    assert "read 5 files: if these cannot be distributed evenly, only the fraction" in render_html(uneven)
+    assert "distributed evenly, only the fraction of the rate" not in render_html(found)
 
 
 def test_a_target_far_above_does_not_press_the_curves_to_the_axis() -> None:
@@ -363,7 +363,7 @@ def test_a_terminal_of_80_columns_breaks_no_word() -> None:
 
 def test_predicted_layouts_fit_on_60_columns() -> None:
     lines = lines_of(analysis(9000.0), 60)
-    table = lines[lines.index("Predicted") : lines.index("To be known")]
+    table = lines[lines.index("Predicted") : lines.index("Notes")]
     assert max(map(len, table)) <= 60
     assert {"nodes", "workers", "samples/s", "target"} <= {word for line in table for word in line.split()}
 
@@ -391,12 +391,12 @@ def test_lines_of_a_finding_hang() -> None:
 def test_what_is_not_settled_is_marked() -> None:
     text = "\n".join(lines_of(wide(analysis(None)), 120))
     assert text.count(" *\n") + text.count(" * ") == 1
-    assert "\n* unsettled: it needs more time, see below\n" in text
+    assert "\n* unsettled: it needed more time, see the notes below\n" in text
     assert "unsettled" not in "\n".join(lines_of(analysis(None), 120))
 
 
 def test_the_figures_are_defined_somewhere() -> None:
-    assert any("docs/input-analyzer-reference.md, Figures" in line for line in lines_of(analysis(None), 120))
+    assert any("docs/input-analyzer-reference.md (Figures)" in line for line in lines_of(analysis(None), 120))
 
 
 def test_what_was_paged_in_without_a_first_epoch_is_not_shown() -> None:
@@ -412,7 +412,7 @@ def test_what_was_paged_in_without_a_first_epoch_is_not_shown() -> None:
 def test_cpu_time_of_the_stages_may_be_all() -> None:
     found = replace(analysis(None), unaccounted_cpu_us_per_sample=0.0)
     assert any(
-        line.startswith("CPU time in no stage: none; a copy used no more than the 225 us per sample of the")
+        line.startswith("CPU time outside of stages: none; a copy used no more than the 225 us per sample of")
         for line in lines_of(found, 120)
     )
 
@@ -455,13 +455,13 @@ def with_rate(target: float, ratio: float, low: float, high: float) -> Analysis:
 @pytest.mark.parametrize(
     ("ratio", "low", "high", "headline", "said"),
     [
-        (1.5, 1.4, 1.6, "The input is fast enough", "The training will not wait for input: "),
-        (1.5, 0.9, 2.1, "The input is probably fast enough", "not sure: the measurements only tell that the"),
-        (1.05, 0.9, 1.2, "The input is probably fast enough", "less than the 10 % that are to be kept"),
-        (1.07, 1.01, 1.1, "The input is only just fast enough", "less than the 10 % that are to be kept"),
-        (0.92, 0.8, 1.1, "The training will probably be input-bound", "between 7,200 and 9,900 samples/s."),
-        (0.9996, 0.999, 0.9999, "The training will be input-bound", "to work nearly all of the time."),
-        (0.92, 0.9, 0.95, "The training will be input-bound", "expected to work 92 % of the time."),
+        (1.5, 1.4, 1.6, "The input is fast enough", "Training will not wait for input: "),
+        (1.5, 0.9, 2.1, "The input is probably fast enough", "uncertain, as the measured interval"),
+        (1.05, 0.9, 1.2, "The input is probably fast enough", "less than the 10 % reserved"),
+        (1.07, 1.01, 1.1, "The input is only just fast enough", "less than the 10 % reserved"),
+        (0.92, 0.8, 1.1, "Training will probably be input-bound", " 7,200 to 9,900 samples/s."),
+        (0.9996, 0.999, 0.9999, "Training will be input-bound", "to be busy nearly all of the time."),
+        (0.92, 0.9, 0.95, "Training will be input-bound", "expected to be busy 92 % of the time."),
         (120.0, 110.0, 130.0, "The input is fast enough", ", 120 times the 9,000 samples/s"),
     ],
 )
@@ -471,7 +471,7 @@ def test_a_verdict_is_as_sure_as_what_was_measured(
     found = with_rate(9000.0, ratio, low, high)
     assert title(found) == headline
     assert said in verdict(found)
-    assert ("not sure" in verdict(found)) == (low < 1 <= high)
+    assert ("uncertain" in verdict(found)) == (low < 1 <= high)
     assert f"<h1>{headline}</h1>" in render_html(found)
 
 
@@ -516,7 +516,7 @@ def test_an_address_is_given_to_programs_that_are_known_to_take_it(
     found = analysis(None)
     found = replace(found, subject=replace(found.subject, command=command))
     assert training_command(found).partition("--cpus-per-task=")[2][1:] == ending
-    first = ", with which the program first trains or compiles"
+    first = ", the input of the program's first training run or compile"
     assert (
         (first in lines_of(found, 200)[1])
         == (first in render_html(found))

@@ -28,7 +28,7 @@ from input_analyzer.conclusions import (
 )
 from input_analyzer.gains import Gains, measure_gains
 from input_analyzer.measure import node
-from input_analyzer.measure.copies import Copies, Copy, Launch
+from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.node import ColdFiles
 from input_analyzer.measure.rates import Effort, Plan, Rates, plans
@@ -126,7 +126,7 @@ class ExaminedInput:
 
     @property
     def may_speed_up(self) -> bool:
-        """Return True if later epochs may be faster: because of a cache, or of files in memory."""
+        """True if later epochs may be faster, because of a cache or of files in memory."""
         cached = any(stage.op in ("cache", "snapshot") for stage in self.stages)
         return cached or not self.stages or bool(self.facts["may_read_files"])
 
@@ -186,26 +186,18 @@ def examine(request: Request, say: ReportProgress, *, source_only: bool = False)
                 elif message["event"] == "examined":
                     facts = message
                     copies.all[0].must_report = False  # it exits, or continues with its compile
+        copy = copies.all[0]
         if facts["compiles"]:
-            _wait_for_compile(copies, copies.all[0], say)
-            facts["notes"] += _failed_compile_notes(copies.all[0])
-        return ExaminedInput(facts, copies.all[0].peak_bytes)
-
-
-def _wait_for_compile(copies: Copies, copy: Copy, say: ReportProgress) -> None:
-    while copy.process.poll() is None:
-        say("compiling, for the target rate", _MEASUREMENTS_START)
-        for _ in copies.messages():
-            pass
-
-
-def _failed_compile_notes(copy: Copy) -> list[str]:
-    """Return a note if the compile failed."""
-    code = copy.process.returncode
-    if not code:
-        return []
-    last_line = copy.output_tail().splitlines()[-1:]
-    return [f"The compile failed (exit code {code}), so there is no target from it: {' '.join(last_line)}"]
+            while copy.process.poll() is None:
+                say("compiling, for the target rate", _MEASUREMENTS_START)
+                for _ in copies.messages():
+                    pass
+            if code := copy.process.returncode:
+                last_line = " ".join(copy.output_tail().splitlines()[-1:])
+                facts["notes"].append(
+                    f"The compile failed (exit code {code}), so it provides no target: {last_line}"
+                )
+        return ExaminedInput(facts, copy.peak_bytes)
 
 
 def analyze(request: Request, say: ReportProgress) -> Analysis:
@@ -258,10 +250,11 @@ def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> 
     recommendation = recommend(found, None if target is None else target.samples_per_s)
     recommendation = add_interval(recommendation, measurements, model.relative_error)
     unaccounted = None
+    # Stages that work in the first epoch only would count as unaccounted time of a first epoch.
     if epoch_ended or not any(stage.once for stage in stages):
-        unaccounted = unaccounted_us(
-            stages, _cpu_us_of_single_copy(measurements, recommendation.layout.cpus_per_task)
-        )
+        cpus = recommendation.layout.cpus_per_task
+        single = (one for one in measurements if one.tasks == 1 and one.cpus_per_task == cpus)
+        unaccounted = unaccounted_us(stages, next((one.cpu_us_per_sample for one in single), None))
     notes += [
         *file_notes(examined.split, limits),
         *more_nodes_notes(model, limits, target, recommendation),
@@ -287,16 +280,10 @@ def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> 
     )
 
 
-def _cpu_us_of_single_copy(measurements: Sequence[Measurement], cpus: int) -> float | None:
-    """Return the CPU time per sample that was measured with a single copy and this many CPUs."""
-    alone = (one for one in measurements if one.tasks == 1 and one.cpus_per_task == cpus)
-    return next((one.cpu_us_per_sample for one in alone), None)
-
-
 def _measure(
     request: Request, examined: ExaminedInput, planned: Sequence[Plan], say: ReportProgress
 ) -> tuple[tuple[Measurement, ...], list[str], bool]:
-    """Run all measurements; return them, notes, and whether every first epoch ended before."""
+    """Run all measurements; return them, notes, and True if every first epoch ended before its rates."""
     measurements: list[Measurement] = []
     notes: list[str] = []
     total = sum(len(plan.counts) for plan in planned)
@@ -321,7 +308,7 @@ def _measure(
         endless += [] if rates.epoch_ended else [plan.cpus_per_task]
     if restarts:
         notes.append(
-            f"The input ended and was rebuilt up to {restarts} times; the time for that is not counted."
+            f"The input ended and was rebuilt up to {restarts} times; the time for this is not counted."
         )
     if cold is not None:
         notes += cold_notes(cold, measurements)

@@ -32,7 +32,7 @@ class ProcessBugError(ToolkitError):
 
 
 class InputFailedError(InputAnalyzerError):
-    """The user's input function raised, or cannot be used; the message is its traceback, or the reason."""
+    """The user's input function raised, or cannot be used; the message is the traceback or the reason."""
 
 
 class VaryingShapesError(InputAnalyzerError):
@@ -40,15 +40,12 @@ class VaryingShapesError(InputAnalyzerError):
 
     def __init__(self, name: str, first: str, other: str, number: int) -> None:
         super().__init__(
-            f"the input function yields varying shapes: '{name}' of the first batch is {first}, of batch "
-            f"{number} it is {other}; expected all batches alike, as the accelerator is programmed for one "
-            "shape: make all records of one type, and pad (padded_batch with padded_shapes, or a collate_fn "
-            "that pads) or crop them to one size; a collate_fn that drops records has to replace them by "
-            "others"
+            f"the input function yields varying shapes: '{name}' is {first} in the first batch and {other} "
+            f"in batch {number}; expected the same types and shapes in all batches, for which the "
+            "accelerator is programmed: make all records of one type, and pad (padded_batch with "
+            "padded_shapes, or a collate_fn that pads) or crop them to one size; a collate_fn that drops "
+            "records has to replace them"
         )
-
-
-_FOR_ALL_STEPS = "batches for all steps"
 
 
 class InputEndedError(InputAnalyzerError):
@@ -73,12 +70,14 @@ class InputEndedError(InputAnalyzerError):
         """
         in_torch = framework == "torch"
         few = (
-            "give it more records, or smaller batches (drop_last leaves out those that are not whole)"
+            "give it more records, or smaller batches (drop_last omits an incomplete last batch)"
             if in_torch
             else "add repeat(), or check why there are so few records"
         )
         expected = (
-            f"at least {fewest}, in an epoch that is read again and again" if in_torch else _FOR_ALL_STEPS
+            f"at least {fewest} in an epoch, which is read repeatedly"
+            if in_torch
+            else "batches for all steps"
         )
         super().__init__(
             f"the input ended after {batches} batches ({samples} samples){shard}; expected {expected}: {few}"
@@ -118,7 +117,27 @@ def users_traceback(error: BaseException) -> str:
         ):
             one.__context__ = None  # the same error, raised again by a framework
         waiting += [one.__cause__, one.__context__]
-    return _strip_packages(_strip_tensorflow("".join(whole.format())).rstrip())
+    text = _FAILED_OPERATION.sub(r" (operation \1)", "".join(whole.format()))
+    for noise in _READING_OPERATION:
+        text = noise.sub("", text)
+    # An error in a Python function of tf.data contains a traceback as text: each frame is a line with its
+    # file, followed by lines with more indentation. Frames of installed packages are removed.
+    lines: list[str] = []
+    dropping = False
+    for line in text.rstrip().splitlines():
+        if line.startswith('  File "'):
+            file = line.split('"')[1]
+            dropping = "site-packages/" in file or is_ours(file)
+        elif not line.startswith("    "):
+            dropping = dropping and not line.strip()
+        if not dropping:
+            lines.append(line)
+    return "\n".join(
+        line
+        for line, after in zip_longest(lines, lines[1:])
+        # Without the headers of tracebacks that have no frame left.
+        if line != "Traceback (most recent call last):" or (after or "").startswith("  ")
+    )
 
 
 def lost_a_worker(error: BaseException) -> bool:
@@ -127,16 +146,9 @@ def lost_a_worker(error: BaseException) -> bool:
     return "/multiprocessing/" in "".join(files[-1:]) and any("/torch/utils/data/" in file for file in files)
 
 
-def _strip_tensorflow(text: str) -> str:
-    """Remove TensorFlow's description of its own operation that reads a dataset; keep the one that failed."""
-    text = _FAILED.sub(r" (operation \1)", text)
-    for noise in _NOISE:
-        text = noise.sub("", text)
-    return text
-
-
-_FAILED = re.compile(r"\n\t \[\[\{\{node (?!IteratorGetNext)([^}]*)\}\}\]\]")
-_NOISE = (
+# TensorFlow describes the operation that failed, which is kept, and its own operation that read the dataset.
+_FAILED_OPERATION = re.compile(r"\n\t \[\[\{\{node (?!IteratorGetNext)([^}]*)\}\}\]\]")
+_READING_OPERATION = (
     re.compile(r"Graph execution error:\s*"),
     re.compile(
         r"Detected at node '?IteratorGetNext.*?^Node: '?IteratorGetNext'?\n", re.DOTALL | re.MULTILINE
@@ -146,30 +158,6 @@ _NOISE = (
     re.compile(r"\n\t \[\[[^]]*\]\]"),
     re.compile(r" ?\[Op:IteratorGetNext\] name: ?"),
 )
-
-
-def _strip_packages(text: str) -> str:
-    """Remove frames of installed packages from the text of an error in a Python function of tf.data.
-
-    The message of such an error contains a traceback as text: each frame is a line with its file, followed by
-    lines with more indentation.
-    """
-    kept: list[str] = []
-    dropping = False
-    for line in text.splitlines():
-        if line.startswith('  File "'):
-            file = line.split('"')[1]
-            dropping = "site-packages/" in file or is_ours(file)
-        elif not line.startswith("    "):
-            dropping = dropping and not line.strip()
-        if not dropping:
-            kept.append(line)
-    return "\n".join(line for line, after in zip_longest(kept, kept[1:]) if not _is_empty_header(line, after))
-
-
-def _is_empty_header(line: str, after: str | None) -> bool:
-    """Return True if a line begins a traceback of which no frame is left."""
-    return line == "Traceback (most recent call last):" and not (after or "").startswith("  ")
 
 
 def users_stack(dump: str) -> str:
@@ -183,15 +171,15 @@ def users_stack(dump: str) -> str:
         own = [frame for frame in frames if is_user_file(frame["file"])]
         if own and (not best or "Current thread" in thread):
             best = own
-    return "\n".join(_format_frame(frame) for frame in reversed(best))
+    lines = []
+    for frame in reversed(best):
+        file, number = frame["file"], int(frame["line"])
+        lines.append(f'  File "{file}", line {number}, in {frame["function"]}')
+        if source := linecache.getline(file, number).strip():
+            lines.append(f"    {source}")
+    return "\n".join(lines)
 
 
 def is_ours(file: str) -> bool:
     """Return True if a file belongs to the toolkit."""
     return file.startswith(_OURS)
-
-
-def _format_frame(frame: re.Match[str]) -> str:
-    line = linecache.getline(frame["file"], int(frame["line"])).strip()
-    place = f'  File "{frame["file"]}", line {frame["line"]}, in {frame["function"]}'
-    return f"{place}\n    {line}" if line else place

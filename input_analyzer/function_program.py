@@ -41,7 +41,7 @@ def main() -> None:
     order_file = Path(os.environ[ORDER_VARIABLE])
     order, link = begin(order_file)  # from here on the analyzer can tell where this process hangs
     try:
-        function, example = called(
+        function, example = call_function(
             sys.argv[1], lambda: keep_files_apart(order), lambda doing: link.send(event="alive", doing=doing)
         )
         program = program_of(function, example)
@@ -50,13 +50,11 @@ def main() -> None:
     export_input(program)
 
 
-def called(
+def call_function(
     word: str, prepare: Callable[[], None], say: Callable[[str], None]
 ) -> tuple[Callable[[], Any], Any]:
     """Call the function that a word names.
 
-    Its module, and its first call, may create datasets, tables and layers that it uses later, and may read
-    datasets themselves. So everything that they create is recorded from the import of TensorFlow on.
 
     Args:
         word: MODULE:FUNCTION or FILE.py:FUNCTION.
@@ -71,19 +69,20 @@ def called(
         Exception: anything that it raises, unchanged.
     """
     with ExitStack() as stack:
-
-        def imported() -> None:
+        # The module, and the first call, may create datasets, tables and layers that later calls use, and may
+        # read datasets themselves. So everything that they create is recorded.
+        def start_recording() -> None:
             from input_analyzer.tf.eager_graph import record_operations
 
             prepare()
             stack.enter_context(record_operations())
 
-        stack.enter_context(on_import("tensorflow", imported))
+        stack.enter_context(on_import("tensorflow", start_recording))
         function = load(word)
         check_arguments(word, function)
         say(f"calling {word}")
         # The environment of a copy is set when it starts; it may keep the result of its first call.
-        with nullcontext() if "TF_CONFIG" in os.environ else _told(Shard(1, 0)):
+        with nullcontext() if "TF_CONFIG" in os.environ else _act_as_worker(Shard(1, 0)):
             return function, function()
 
 
@@ -110,25 +109,20 @@ def load(word: str) -> Callable[[], Any]:
         ) from None
     function = reduce(lambda owner, part: getattr(owner, part, None), name.split("."), cast("Any", module))
     if not callable(function):
-        known = _list_functions(module)
+        public = {
+            key: value for key, value in vars(module).items() if not key.startswith("_") and callable(value)
+        }
+        own = [
+            key
+            for key, value in public.items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
+        known = own or list(public)
         raise UsageError(
             f"{word}: {module_name} has no function '{name}'; expected one that returns a dataset; it has "
             f"{', '.join(known[:_MOST_NAMED]) or 'none'}{', ...' if len(known) > _MOST_NAMED else ''}"
         )
     return cast("Callable[[], Any]", function)
-
-
-def _list_functions(module: Any) -> list[str]:
-    """Return the names of the functions that a module defines, or of all its callables if it defines none."""
-    public = {
-        key: value for key, value in vars(module).items() if not key.startswith("_") and callable(value)
-    }
-    own = [
-        key
-        for key, value in public.items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__
-    ]
-    return own or list(public)
 
 
 def check_arguments(word: str, function: Callable[..., Any]) -> None:
@@ -176,11 +170,11 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
         WrongTypeError: the result is no dataset.
     """
     framework = framework_of(example)
-    finished_loaders: dict[Shard, Any] = {}  # loaders that have come to the end of an epoch
-    names: list[str] = []  # of what a loader delivers, once it has
+    finished_loaders: dict[Shard, Any] = {}  # loaders that have reached the end of an epoch
+    names: list[str] = []  # names of the arrays; empty before the first batch of a loader
 
     def build(shard: Shard) -> Any:
-        with _told(shard):
+        with _act_as_worker(shard):
             return function()
 
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
@@ -188,18 +182,24 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
             return _read_epoch(build, finished_loaders, shard, names)
         return tensorflow_batches(build(shard), names)
 
-    size = _batch_size(example) if framework == "torch" else None
-    return InputProgram(framework, function, build, batches, lambda: names, size, eager=True, role=_told)
+    size = None
+    if framework == "torch":
+        from input_rules.torch.loader import batch_size_of
+
+        size = batch_size_of(example)
+    return InputProgram(
+        framework, function, build, batches, lambda: names, size, eager=True, role=_act_as_worker
+    )
 
 
-def _told(shard: Shard) -> AbstractContextManager[None]:
-    """Set the variables of a csrun_wse worker, by which functions shard, such as TF_CONFIG."""
-    told = worker_variables(os.environ, shard.count, shard.index)
+def _act_as_worker(shard: Shard) -> AbstractContextManager[None]:
+    """Set the variables of a csrun_wse worker, such as TF_CONFIG, by which functions shard."""
+    variables = worker_variables(os.environ, shard.count, shard.index)
     if shard.count > 1:
         rank, tasks = worker_place(shard.count, shard.index)
-        told["CSRUN_RANK"], told["CSRUN_NUM_TASKS"] = str(rank), str(tasks)
-        told["CSRUN_ROLE"], told["CSRUN_TASK_INDEX"] = "worker", str(shard.index)
-    return environment_variables(told)
+        variables["CSRUN_RANK"], variables["CSRUN_NUM_TASKS"] = str(rank), str(tasks)
+        variables["CSRUN_ROLE"], variables["CSRUN_TASK_INDEX"] = "worker", str(shard.index)
+    return environment_variables(variables)
 
 
 def framework_of(made: Any) -> Framework:
@@ -228,32 +228,22 @@ def tensorflow_batches(dataset: Any, names: list[str] | None = None) -> Iterator
     """
     import tensorflow as tf
 
-    known = _component_names(dataset.element_spec)
+    from input_rules.tf.pipeline import name_specs
+
+    leaves = tf.nest.flatten(dataset.element_spec)
+    known = [name for name, _ in name_specs(dataset.element_spec)]
+    if len(known) != len(leaves):  # there are leaves of classes that only tf.nest knows
+        known = [f"component {index}" for index in range(len(leaves))]
     if names is not None:
         names[:] = known
-    for name, spec in zip(known, tf.nest.flatten(dataset.element_spec), strict=True):
+    for name, spec in zip(known, leaves, strict=True):
         if not isinstance(spec, tf.TensorSpec) or spec.dtype in (tf.resource, tf.variant):
             dense = isinstance(spec, tf.TensorSpec)
             got = f"a tensor of {spec.dtype.name}" if dense else type(spec).__name__.removesuffix("Spec")
             raise ComponentError(name, got, "convert it, or leave it out, in the input function")
     for element in dataset:
-        yield tuple(_to_array(leaf.numpy()) for leaf in tf.nest.flatten(element))
-
-
-def _component_names(spec: Any) -> list[str]:
-    """Return names of the leaves of an `element_spec` in the order of `tf.nest.flatten`."""
-    import tensorflow as tf
-
-    from input_rules.tf.pipeline import named_specs
-
-    leaves = tf.nest.flatten(spec)
-    names = [name for name, _ in named_specs(spec)]
-    # Leaves of classes that only tf.nest knows are numbered.
-    return names if len(names) == len(leaves) else [f"component {index}" for index in range(len(leaves))]
-
-
-def _to_array(values: Any) -> Any:
-    return as_texts(values) or values
+        arrays = (leaf.numpy() for leaf in tf.nest.flatten(element))
+        yield tuple(as_texts(array) or array for array in arrays)
 
 
 def _read_epoch(
@@ -267,16 +257,10 @@ def _read_epoch(
     for batch in torch_batches(loader, names):
         made += 1
         yield batch
-    if known is not None and not made:  # it can only be read once
+    if known is not None and not made:  # a loader that can be read only once
         yield from _read_epoch(build, {}, shard, names)
     else:
         finished_loaders[shard] = loader
-
-
-def _batch_size(loader: Any) -> int | None:
-    from input_rules.torch.loader import batch_size_of
-
-    return batch_size_of(loader)
 
 
 def torch_batches(loader: Any, names: list[str] | None = None) -> Iterator[tuple[Any, ...]]:
@@ -349,8 +333,7 @@ def refuse_no_program(words: Sequence[str], path: str) -> None:
     Raises:
         UsageError: it is no program.
     """
-
-    word, *behind = words
+    word, *others = words
     if shutil.which(word, path=path):
         return
     if word.endswith(".py") and Path(word).is_file():
@@ -358,10 +341,10 @@ def refuse_no_program(words: Sequence[str], path: str) -> None:
             f"{word} is a file and no program; expected 'python {word}' for a program that trains or "
             f"compiles, or '{word}:FUNCTION' for a function in it that returns a dataset"
         )
-    if behind and looks_like_function(word):
+    if others and looks_like_function(word):
         raise UsageError(
-            f"{word} names a function and is followed by {join(behind)!r}; expected the function as the "
-            f"last argument and flags before it: cs_input_analyzer {join([*behind, word])}"
+            f"{word} names a function and is followed by {join(others)!r}; expected the function as the "
+            f"last argument and flags before it: cs_input_analyzer {join([*others, word])}"
         )
 
 

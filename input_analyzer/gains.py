@@ -87,28 +87,24 @@ def measure_gains(
         findings=values,
         stage_seconds=max(_SHORTEST_S, min(longest_s, TOTAL_S / (len(values) + 1))),
     )
+    compared = None
     try:
-        single, together = _run_comparison(order, launch, cpus, say)
+        with Copies(launch, [order], [cpus]) as copies:
+            say("starting the program, for the gains")
+            while compared is None:
+                for _, message in copies.messages():
+                    if message["event"] == "alive":
+                        say(message["doing"])
+                    elif message["event"] == "compared":
+                        compared = message
     except InputAnalyzerError as error:
         return Gains(findings, notes=(f"Gains could not be measured: {str(error).splitlines()[0]}",))
+    single = {name: _parse_ratio(found) for name, found in compared["alone"].items()}
+    together = _parse_ratio(compared["together"])
     return Gains(
         by_rank(add_gains(findings, single, len(cpus))),
         None if together is None else rate_gain(together, len(cpus)),
     )
-
-
-def _run_comparison(
-    order: Order, launch: Launch, cpus: tuple[int, ...], say: Callable[[str], None]
-) -> tuple[dict[str, Ratio | None], Ratio | None]:
-    with Copies(launch, [order], [cpus]) as copies:
-        say("starting the program, for the gains")
-        while True:
-            for _, message in copies.messages():
-                if message["event"] == "alive":
-                    say(message["doing"])
-                elif message["event"] == "compared":
-                    single = {name: _parse_ratio(found) for name, found in message["alone"].items()}
-                    return single, _parse_ratio(message["together"])
 
 
 def _parse_ratio(found: list[float] | None) -> Ratio | None:
@@ -133,7 +129,7 @@ def add_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpus
         gain = rate_gain(ratio, cpus)
         text = gain.text
         if finding.id in PREFETCHING:
-            text += ", if a training step takes as long as its batch takes to make"
+            text += ", if a training step takes as long as preparing its batch"
         if count[finding.id] > 1:
             text += f", all {count[finding.id]} findings of this kind together"
         if ratio[2] < _SMALLEST_GAIN:
@@ -311,9 +307,7 @@ def compare_all(
     compare: Callable[[Mapping[str, int | None], Callable[[], None]], Ratio | None],
     say: Callable[[str], None],
 ) -> tuple[dict[str, Ratio | None], Ratio | None]:
-    """Measure the ratio of the rates with and without each change, and with all changes together.
-
-    Changes that slow the input down are left out of all together.
+    """Measure the ratio of the rates with and without each change, and with all that do not slow it down.
 
     Args:
         findings: Identifiers, with the numbers that they recommend.
@@ -321,13 +315,13 @@ def compare_all(
         say: Receives progress.
 
     Returns:
-        The ratios by identifier, None for what was not measured; and the ratio of all together, None if there
-        are not several.
+        The ratios by identifier, None if a change was not measured; and the ratio of all together, None
+        unless there are several.
     """
     single = {}
     for name, value in findings.items():
-        single[name] = compare({name: value}, partial(say, f"measuring what {name} gives"))
+        single[name] = compare({name: value}, partial(say, f"measuring the gain of {name}"))
     kept = {name: value for name, value in findings.items() if not is_slower(single[name])}
     if len(kept) < 2:
         return single, None
-    return single, compare(kept, partial(say, "measuring what all changes give together"))
+    return single, compare(kept, partial(say, "measuring the gain of all changes together"))

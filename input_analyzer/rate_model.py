@@ -76,10 +76,15 @@ class RateModel:
     def sample_time_s(self, cpus_per_task: float) -> float:
         """Return the seconds per sample of a single copy on the node."""
         shared_s = self.parallel_s / cpus_per_task
-        if not math.isinf(self.overlap):
-            return _overlap_times(self.serial_s, shared_s, self.overlap)
-        computes_s, waits_s = self._thread_times_s
-        return max(shared_s, queueing_time(computes_s, waits_s, self.threads, cpus_per_task))
+        if math.isinf(self.overlap):
+            computes_s, waits_s = self._thread_times_s
+            return max(shared_s, queueing_time(computes_s, waits_s, self.threads, cpus_per_task))
+        largest = max(self.serial_s, shared_s)
+        if largest == 0:
+            return 0.0
+        # Powers of times in seconds would underflow; powers of their ratio do not.
+        powers = (self.serial_s / largest) ** self.overlap + (shared_s / largest) ** self.overlap
+        return float(largest * powers ** (1 / self.overlap))
 
     @property
     def _thread_times_s(self) -> tuple[float, float]:
@@ -98,10 +103,8 @@ class RateModel:
 
     def law(self, tasks: int, cpus_per_task: float) -> float:
         """Evaluate the formula itself."""
-        return tasks / (self.sample_time_s(cpus_per_task) * self._contention(tasks))
-
-    def _contention(self, tasks: int) -> float:
-        return 1.0 + self.sigma * (tasks - 1) + self.kappa * tasks * (tasks - 1)
+        contention = 1.0 + self.sigma * (tasks - 1) + self.kappa * tasks * (tasks - 1)
+        return tasks / (self.sample_time_s(cpus_per_task) * contention)
 
     @property
     def formula(self) -> str:
@@ -160,19 +163,17 @@ def fit(points: Sequence[Point], sample_time: SampleTime | None = None) -> RateM
             best = model
     known = [point.cpu_s for point in points if point.cpu_s]
     if len({point.tasks for point in points}) == 1:
-        best = _with_queueing(best, points)
+        best = _add_contention_within_task(best, points)
     if several_cpus == 1 and sample_time is not None:
         with_all = sample_time.with_overhead(1e6 * max(known)) if known else sample_time
         best = _split_by_stages(best, points[0].cpus_per_task, with_all)
     return best
 
 
-def _with_queueing(model: RateModel, points: Sequence[Point]) -> RateModel:
-    """With the contention that shows within a task, where tasks were not measured side by side.
-
-    CPUs that wait for memory count as busy: if a sample takes more CPU time in a task with more CPUs, two
-    tasks will hold each other up as two CPUs of one do.
-    """
+def _add_contention_within_task(model: RateModel, points: Sequence[Point]) -> RateModel:
+    """Estimate contention from the CPUs of a task if only one number of tasks was measured."""
+    # CPUs that wait for memory count as busy: if a sample takes more CPU time in a task with more CPUs, two
+    # tasks will delay each other as two CPUs of one task do.
     known = {point.cpus_per_task: point for point in points if point.cpu_s}
     if len(known) < 2:
         return model
@@ -214,8 +215,8 @@ def _fit_overlap(points: Sequence[Point], overlap: float) -> RateModel:
     before = math.inf
     for _ in range(_ROUNDS):
         contention = 1 + sigma * queueing + kappa * pairs
-        alone = (time / contention) ** overlap
-        serial, parallel = _two_coefficients(parts / alone, np.ones_like(time))
+        uncontended = (time / contention) ** overlap
+        serial, parallel = _two_coefficients(parts / uncontended, np.ones_like(time))
         factor = (serial * parts[0] + parallel * parts[1]) ** (1 / overlap)
         columns = np.stack([queueing, pairs]) * factor / time
         sigma, kappa = _two_coefficients(columns, 1 - factor / time)
@@ -226,14 +227,8 @@ def _fit_overlap(points: Sequence[Point], overlap: float) -> RateModel:
     model = RateModel(
         scale * serial ** (1 / overlap), scale * parallel ** (1 / overlap), overlap, sigma, kappa
     )
-    return RateModel(
-        model.serial_s, model.parallel_s, overlap, sigma, kappa, relative_error=_relative_error(model, points)
-    )
-
-
-def _relative_error(model: RateModel, points: Sequence[Point]) -> float:
     squares = [(model.law(p.tasks, p.cpus_per_task) / p.samples_per_s - 1) ** 2 for p in points]
-    return math.sqrt(sum(squares) / len(squares))
+    return replace(model, relative_error=math.sqrt(sum(squares) / len(squares)))
 
 
 def _two_coefficients(columns: np.ndarray, goal: np.ndarray) -> tuple[float, float]:
@@ -251,17 +246,9 @@ def _two_coefficients(columns: np.ndarray, goal: np.ndarray) -> tuple[float, flo
         both = (first - cosine * second) / determinant, (second - cosine * first) / determinant
         if min(both) >= 0:
             candidates.append(both)
-    best = min(candidates, key=lambda pair: _squares(units, goal, pair))
+
+    def squares(pair: tuple[float, float]) -> float:
+        return float(np.sum((pair[0] * units[0] + pair[1] * units[1] - goal) ** 2))
+
+    best = min(candidates, key=squares)
     return best[0] / (float(norms[0]) or 1.0), best[1] / (float(norms[1]) or 1.0)
-
-
-def _squares(columns: np.ndarray, goal: np.ndarray, pair: tuple[float, float]) -> float:
-    return float(np.sum((pair[0] * columns[0] + pair[1] * columns[1] - goal) ** 2))
-
-
-def _overlap_times(first: float, second: float, overlap: float) -> float:
-    largest = max(first, second)
-    if largest == 0:
-        return 0.0
-    # Powers of times in seconds would underflow; powers of their ratio do not.
-    return largest * float(((first / largest) ** overlap + (second / largest) ** overlap) ** (1 / overlap))

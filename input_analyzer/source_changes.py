@@ -96,7 +96,7 @@ def plan_changes(findings: Sequence[Finding], read: Callable[[Path], str] | None
         if finding.by_hand is not None:
             unchanged.append((finding, finding.by_hand))
         elif finding.source is None:
-            unchanged.append((finding, "no line of your source makes it"))
+            unchanged.append((finding, "no line of your source creates it"))
         else:
             by_file.setdefault(finding.source.rpartition(":")[0], []).append(finding)
     files = [_change_file(name, found, read, unchanged) for name, found in by_file.items()]
@@ -115,18 +115,32 @@ def _change_file(
     edits: dict[Edit, None] = {}
     # prefetch() is appended after repeat(), whichever was found first.
     for finding in sorted(findings, key=lambda finding: finding.id == "prefetch-missing"):
-        found = _edits(finding, tree, source)
+        found = _plan_edits(finding, tree, source)
         if isinstance(found, str):
             unchanged.append((finding, found))
         else:
             edits.update(dict.fromkeys(found))
-    return ChangedFile(name, source, _apply_edits(source, list(edits))) if edits else None
+    if not edits:
+        return None
+    lines = [line.encode() for line in _split_lines(source)]
+    # From the end; of several edits at one place the last one first, which preserves their order.
+    for _, edit in sorted(enumerate(edits), key=lambda item: (item[1].start, item[0]), reverse=True):
+        (first, begin), (last, end) = edit.start, edit.end
+        head, tail = lines[first - 1][:begin], lines[last - 1][end:]
+        lines[first - 1 : last] = [head + edit.text.encode() + tail]
+    return ChangedFile(name, source, b"".join(lines).decode())
 
 
-def _edits(finding: Finding, tree: ast.Module, source: str) -> list[Edit] | str:
+def _plan_edits(finding: Finding, tree: ast.Module, source: str) -> list[Edit] | str:
     """Return the edits of a finding, or the reason why the change is left to the user."""
     line = int((finding.source or "").rpartition(":")[2])
-    calls = [call for call in _find_calls(tree, finding.op) if _covers_line(call, line)]
+    calls = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _name_of(node.func) == finding.op:
+            # The method name or an argument is on the line; the object of the method may begin above it.
+            first = node.func.end_lineno or node.lineno
+            if first <= line <= (node.end_lineno or first):
+                calls.append(node)
     if finding.op == LOADER:
         found = list(_loader_edits(calls[0], finding, tree, source)) if len(calls) == 1 else []
         return found or "it is not certain which argument of which call to change"
@@ -134,20 +148,21 @@ def _edits(finding: Finding, tree: ast.Module, source: str) -> list[Edit] | str:
     if change is None:
         return "it takes more than changing an argument of one call"
     edits = [edit for call in calls if (edit := change(call, finding, source)) is not None]
-    if any(_AUTOTUNE in edit.text for edit in edits) and not _imports_as_tf(tree):
+    names_tensorflow = any(
+        any(one.name == "tensorflow" and one.asname == "tf" for one in node.names)
+        if isinstance(node, ast.Import)
+        # The name may come from `from x import *`.
+        else isinstance(node, ast.Attribute) and ast.unparse(node) == "tf.data"
+        for node in ast.walk(tree)
+    )
+    if any(_AUTOTUNE in edit.text for edit in edits) and not names_tensorflow:
         return "the file does not import TensorFlow as tf"
     # Of several calls of the same name on a line, the right one is known only if a single one needs the edit.
     if len(edits) == 1:
         return edits
     if len(calls) > 1:
         return f"there are several calls of {finding.op}() on the line"
-    return "its arguments do not determine what to write" if calls else "its call is not on that line"
-
-
-def _find_calls(tree: ast.Module, name: str) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name_of(node.func) == name:
-            yield node
+    return "its arguments do not determine the change" if calls else "its call is not on that line"
 
 
 def _name_of(function: ast.expr) -> str | None:
@@ -157,21 +172,27 @@ def _name_of(function: ast.expr) -> str | None:
     return function.id if isinstance(function, ast.Name) and function.id == LOADER else None
 
 
-def _covers_line(call: ast.Call, line: int) -> bool:
-    """Return True if a call has its method name or an argument on a line."""
-    first = call.func.end_lineno or call.lineno
-    return first <= line <= (call.end_lineno or first)
-
-
 def _loader_edits(call: ast.Call, finding: Finding, tree: ast.Module, source: str) -> Iterator[Edit]:
     """Yield the edits of the DataLoader arguments that a finding recommends."""
-    wanted = _recommended_arguments(finding, tree)
+    try:
+        recommended = ast.parse(finding.recommended, mode="eval").body
+    except SyntaxError:
+        return  # it takes more than other arguments
+    if not isinstance(recommended, ast.Call) or _name_of(recommended.func) != LOADER:
+        return
+    wanted = {str(one.arg): ast.unparse(one.value) for one in recommended.keywords}
+    imports_torch = any(
+        isinstance(node, ast.Import) and any(name.name == "torch" and not name.asname for name in node.names)
+        for node in ast.walk(tree)
+    )
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if None in given or any(isinstance(value, ast.Starred) for value in call.args):
         return  # **settings may contain it
     given |= dict(zip(_LOADER_ARGUMENTS, call.args, strict=False))
     missing = []
     for name, value in wanted.items():
+        if "torch." in value and not imports_torch:
+            continue
         if name not in given:
             missing.append(f"{name}={value}")
         elif ast.unparse(given[name]) != value:
@@ -179,32 +200,6 @@ def _loader_edits(call: ast.Call, finding: Finding, tree: ast.Module, source: st
     appended = _append_argument(call, ", ".join(missing), source) if missing else None
     if appended is not None:
         yield appended
-
-
-def _recommended_arguments(finding: Finding, tree: ast.Module) -> dict[str, str]:
-    """Parse the arguments of `DataLoader(..., num_workers=2)`; empty if there is more to do."""
-    try:
-        expression = ast.parse(finding.recommended, mode="eval").body
-    except SyntaxError:
-        return {}
-    if not isinstance(expression, ast.Call) or _name_of(expression.func) != LOADER:
-        return {}
-    values = {str(one.arg): ast.unparse(one.value) for one in expression.keywords}
-    imports_torch = any(
-        isinstance(node, ast.Import) and any(name.name == "torch" and not name.asname for name in node.names)
-        for node in ast.walk(tree)
-    )
-    return {name: value for name, value in values.items() if imports_torch or "torch." not in value}
-
-
-def _imports_as_tf(tree: ast.Module) -> bool:
-    """Return True if TensorFlow is `tf` in a file: imported so, or used so after `from x import *`."""
-    return any(
-        any(one.name == "tensorflow" and one.asname == "tf" for one in node.names)
-        if isinstance(node, ast.Import)
-        else isinstance(node, ast.Attribute) and ast.unparse(node) == "tf.data"
-        for node in ast.walk(tree)
-    )
 
 
 def _set_keyword(name: str, otherwise: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
@@ -305,16 +300,6 @@ def _split_lines(source: str) -> list[str]:
     return StringIO(source).readlines()
 
 
-def _apply_edits(source: str, edits: Sequence[Edit]) -> str:
-    lines = [line.encode() for line in _split_lines(source)]
-    # From the end; of several edits at one place the last one first, which preserves their order.
-    for _, edit in sorted(enumerate(edits), key=lambda item: (item[1].start, item[0]), reverse=True):
-        (first, begin), (last, end) = edit.start, edit.end
-        head, tail = lines[first - 1][:begin], lines[last - 1][end:]
-        lines[first - 1 : last] = [head + edit.text.encode() + tail]
-    return b"".join(lines).decode()
-
-
 _CHANGES: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {
     "drop-remainder-missing": _drop_remainder,
     "parallel-calls-missing": _set_keyword("num_parallel_calls", _AUTOTUNE),
@@ -376,17 +361,26 @@ def write_changes(program: str, files: Sequence[ChangedFile], *, yes: bool, allo
             f"--apply: {', '.join(dirty)}: there are uncommitted changes; expected a file that git can "
             "restore: commit or stash them, or give --allow-dirty"
         )
-    if not files or not (yes or _confirm(len(files))):
+    if not files:
         return
+    if not yes:
+        what = "this file" if len(files) == 1 else f"these {len(files)} files"
+        write_text(STDERR, f"Write the changes to {what}? [y/N] ")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return
     for file in files:
-        _write_file(file)
+        path = Path(file.name).resolve()  # a link stays a link
+        try:
+            if path.read_bytes().decode() != file.before:
+                raise CsrunError(f"{file.name} was changed since it was read; expected no change: run again")
+            mode = path.stat().st_mode
+            replace_file(path, file.after)
+            path.chmod(mode)
+        except OSError as error:
+            raise CsrunError(
+                f"{file.name} cannot be written: {error.strerror}; expected a writable file"
+            ) from error
         say(program, f"changed: {file.name}")
-
-
-def _confirm(count: int) -> bool:
-    what = "this file" if count == 1 else f"these {count} files"
-    write_text(STDERR, f"Write the changes to {what}? [y/N] ")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _is_dirty(file: Path) -> bool:
@@ -395,20 +389,6 @@ def _is_dirty(file: Path) -> bool:
     if git is None:
         return False
     place = file.resolve()
-    words = (git, "-C", str(place.parent), "status", "--porcelain", "--", place.name)
-    status = subprocess.run(words, capture_output=True, text=True, check=False)
+    command = (git, "-C", str(place.parent), "status", "--porcelain", "--", place.name)
+    status = subprocess.run(command, capture_output=True, text=True, check=False)
     return status.returncode == 0 and bool(status.stdout.strip())
-
-
-def _write_file(file: ChangedFile) -> None:
-    place = Path(file.name).resolve()  # a link stays a link
-    try:
-        if place.read_bytes().decode() != file.before:
-            raise CsrunError(f"{file.name} has changed since it was read; expected it unchanged: run again")
-        mode = place.stat().st_mode
-        replace_file(place, file.after)
-        place.chmod(mode)
-    except OSError as error:
-        raise CsrunError(
-            f"{file.name} cannot be written: {error.strerror}; expected a file that we may write"
-        ) from error

@@ -34,46 +34,35 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
     order, link = begin(order_file)
     keep_files_apart(order)
     try:
-        if _carry_out(program, order, link, compiles):
-            return
+        if order.purpose == "examine":
+            from input_analyzer.measure.examine import examine
+
+            compile_next = compiles and order.compile
+            link.send(event="examined", compiles=compile_next, **examine(program, order, link))
+            if compile_next:
+                return
+        elif order.purpose == "compare":
+            from input_analyzer.gains import compare_all
+
+            if program.framework == "torch":
+                from input_analyzer.torch.compare import compare
+            else:
+                from input_analyzer.tf.compare import compare
+
+            single, together = compare_all(
+                order.findings,
+                lambda findings, say: compare(program, findings, order.stage_seconds, say),
+                lambda doing: link.send(event="alive", doing=doing),
+            )
+            link.send(event="compared", alone=single, together=together)
+        else:
+            read_on_command(program, order, link)
     except BaseException as error:
         with suppress(ValueError):  # only possible in the main thread
             # torch would raise in here when another worker process exits.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _report_failure(link, error)
     _exit(0)
-
-
-def _carry_out(program: InputProgram, order: Order, link: Link, compiles: bool) -> bool:
-    """Carry out the order; return True if the program is to continue with its compile."""
-    if order.purpose == "examine":
-        from input_analyzer.measure.examine import examine
-
-        go_on = compiles and order.compile
-        link.send(event="examined", compiles=go_on, **examine(program, order, link))
-        return go_on
-    if order.purpose == "compare":
-        _compare(program, order, link)
-    else:
-        read_on_command(program, order, link)
-    return False
-
-
-def _compare(program: InputProgram, order: Order, link: Link) -> None:
-    """Measure the gains of changes."""
-    from input_analyzer.gains import compare_all
-
-    if program.framework == "torch":
-        from input_analyzer.torch.compare import compare
-    else:
-        from input_analyzer.tf.compare import compare
-
-    alone, together = compare_all(
-        order.findings,
-        lambda findings, say: compare(program, findings, order.stage_seconds, say),
-        lambda doing: link.send(event="alive", doing=doing),
-    )
-    link.send(event="compared", alone=alone, together=together)
 
 
 def keep_files_apart(order: Order) -> None:
@@ -127,29 +116,25 @@ def _report_failure(link: Link, error: BaseException) -> NoReturn:
             memory=is_for_want_of_memory(error),
             host=node_name(os.environ),
         )
-    _clear_frames(error)
+    # Free the objects that frames of the traceback hold: a DataLoader then ends its workers, which clean up.
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__context__
     _exit(EXIT_INPUT_FAILED)
 
 
 def is_for_want_of_memory(error: BaseException) -> bool:
-    """Whether memory was lacking; TensorFlow raises the same for a disk that is full, below a cache say."""
+    """Return True if an error means that memory ran out."""
+    # TensorFlow raises the same error if a disk is full, for example that of a cache.
     exhausted = type(error).__name__ == "ResourceExhaustedError"
     return isinstance(error, MemoryError) or (exhausted and os.strerror(errno.ENOSPC) not in str(error))
 
 
-def _clear_frames(error: BaseException | None) -> None:
-    """Free what the frames of a traceback hold: a DataLoader then ends its workers, which clean up."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
-
-
 def _exit(code: int) -> NoReturn:
-    """Ends as a program does, with its exit handlers, which remove what it and TensorFlow keep in /tmp.
-
-    The analyzer ends a process that hangs in them. Threads of the pipeline may hang or hold locks, so it does
-    not wait for these, as a normal exit would.
-    """
+    """End the process after its exit handlers, without waiting for its threads."""
+    # The handlers remove files of the program and of TensorFlow in /tmp; the analyzer kills a process that
+    # hangs in them. A normal exit would wait for the threads of the pipeline, which may hang or hold locks.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -170,7 +155,11 @@ def read_on_command(program: InputProgram, order: Order, link: Link) -> None:
     shapes = Shapes(program.component_names, program.batch_size)
     fresh = True
     link.send(event="ready")  # loading the program would disturb the measurement of other copies
-    while _wait_for_command(link) == RUN:
+    while True:
+        while (command := _last_command(link.receive(None))) in (None, PAUSE):
+            pass
+        if command != RUN:
+            return
         if fresh:  # not built earlier: a paused copy must not fill its buffers while others run
             batches, fresh = program.batches(shard), False
         counts.resume()
@@ -191,16 +180,17 @@ def read_on_command(program: InputProgram, order: Order, link: Link) -> None:
             if now - last >= REPORT_S:
                 last = now
                 link.send(event="report", **counts.values())
-                if (command := _poll_command(link)) is not None:
-                    if command == END:
-                        return
+                command = _last_command(link.receive())
+                if command == END:
+                    return
+                if command == PAUSE:
                     break
         counts.pause()
         link.send(event="paused", **counts.values())
 
 
 class _Counts:
-    """Counts what has been read, and the time for that."""
+    """Counters of everything that was read, and the time spent reading."""
 
     def __init__(self) -> None:
         self.samples = self.bytes = self.batches = self.restarts = self.batches_since_restart = 0
@@ -236,18 +226,6 @@ class _Counts:
             "batches": self.batches,
             "restarts": self.restarts,
         }
-
-
-def _wait_for_command(link: Link) -> str:
-    command = _last_command(link.receive(None))
-    while command in (None, PAUSE):
-        command = _last_command(link.receive(None))
-    return command or END
-
-
-def _poll_command(link: Link) -> str | None:
-    command = _last_command(link.receive())
-    return None if command == RUN else command
 
 
 def _last_command(messages: list[dict[str, Any]]) -> str | None:

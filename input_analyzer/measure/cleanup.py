@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class Workspace:
     folder: Path
 
 
-class _SignalledError(BaseException):
+class _SignaledError(BaseException):
     """Not an Exception, so that no code on the way handles it as its own failure."""
 
     def __init__(self, signum: int) -> None:
@@ -70,15 +70,26 @@ def analysis_workspace(parent: Path) -> Iterator[Workspace]:
     marks = {MARK: uuid.uuid4().hex}
     folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True)
     guard = Guard(marks, Path(folder.name))
+
+    def raise_signaled(signum: int, frame: FrameType | None) -> NoReturn:
+        _ignore_interrupts()
+        raise _SignaledError(signum)
+
     before = {signum: signal.getsignal(signum) for signum in INTERRUPTS}
     for signum in INTERRUPTS:
         if before[signum] is not signal.SIG_IGN:  # a job under nohup survives the hangup
-            signal.signal(signum, _raise_signaled)
+            signal.signal(signum, raise_signaled)
     try:
-        _end_with_batch_shell(os.environ)
+        if os.environ.get(BATCH_SHELL) == str(os.getppid()):
+            # Exit when the batch script is killed, while Slurm still gives us time to clean up.
+            signal_on_parent_death(signal.SIGTERM)
         yield Workspace(marks, Path(folder.name))
-    except _SignalledError as error:
-        raise _signal_error(error.signum) from None
+    except _SignaledError as signaled:
+        key = " (Ctrl-C)" if signaled.signum == signal.SIGINT else ""
+        name = signal.Signals(signaled.signum).name
+        error = CsrunError(f"ended by {name}{key} before the analysis was complete")
+        error.exit_code = 128 + signaled.signum
+        raise error from None
     finally:
         _ignore_interrupts()
         _kill_descendants({guard.pid})
@@ -88,29 +99,10 @@ def analysis_workspace(parent: Path) -> Iterator[Workspace]:
             signal.signal(signum, handler)
 
 
-def _end_with_batch_shell(environment: Mapping[str, str]) -> None:
-    """Exit when the batch script is killed, while Slurm still gives us time to clean up."""
-    if environment.get(BATCH_SHELL) == str(os.getppid()):
-        signal_on_parent_death(signal.SIGTERM)
-
-
-def _raise_signaled(signum: int, frame: FrameType | None) -> NoReturn:
-    _ignore_interrupts()
-    raise _SignalledError(signum)
-
-
 def _ignore_interrupts() -> None:
     """Ignore further signals, as a second Ctrl-C must not interrupt the cleanup."""
     for each in INTERRUPTS:
         signal.signal(each, signal.SIG_IGN)
-
-
-def _signal_error(signum: int) -> CsrunError:
-    key = " (Ctrl-C)" if signum == signal.SIGINT else ""
-    name = signal.Signals(signum).name
-    error = CsrunError(f"ended by {name}{key} before the analysis was complete")
-    error.exit_code = 128 + signum
-    return error
 
 
 def _kill_descendants(spared: set[int]) -> None:
@@ -119,7 +111,7 @@ def _kill_descendants(spared: set[int]) -> None:
         waited = time.monotonic() - began
         if waited >= _END_WAIT_S:
             break
-        # Resource trackers exit by themselves after they have removed what others have left.
+        # Resource trackers exit by themselves after they have removed the resources of other processes.
         tidying = find_resource_trackers(left) if waited < _TIDY_WAIT_S else set()
         killed |= left - tidying
         signal_processes(left - tidying, signal.SIGKILL)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cs_toolkit.errors import ToolkitError
 from csrun.schedulers.registry import task_variables
 from csrun.tasks.command import find_command
 from csrun.tasks.place import tf_config
@@ -200,7 +199,11 @@ class Copies:
         self.all: list[Copy] = []
 
     def __enter__(self) -> Copies:
-        self._folder = _new_folder(self._launch.folder)
+        if self._launch.folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="csia-"))
+        else:
+            self._folder = self._launch.folder / str(next(_group_numbers))
+            self._folder.mkdir(mode=0o700)
         path = str(self._folder / "link")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with short_name(path) as name:
@@ -216,7 +219,23 @@ class Copies:
 
     def __exit__(self, kind: type[BaseException] | None = None, *error: object) -> None:
         if kind is None or issubclass(kind, _ERRORS_WITH_EXIT_HANDLERS):
-            self._wait_for_exit()
+            for copy in self.all:  # examinations and comparisons exit without a command, too
+                copy.send_command(END)
+
+            def has_exited(copy: Copy) -> bool:
+                if copy.process.returncode is not None:
+                    return True
+                # Without reaping the process, so that its id is not reused.
+                flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+                return os.waitid(os.P_PID, copy.process.pid, flags) is not None
+
+            exit_timeout = self._launch.exit_timeout
+            end = time.monotonic() + exit_timeout.left_s
+            while not all(map(has_exited, self.all)):
+                if time.monotonic() >= end:
+                    exit_timeout.left_s = 0.0
+                    break
+                time.sleep(_END_POLL_S)
         self._kill()
         for copy in self.all:
             copy.process.wait()
@@ -224,18 +243,6 @@ class Copies:
                 copy.link.close()
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _wait_for_exit(self) -> None:
-        """Tell all to exit, which examinations and comparisons do anyway, and wait until they have."""
-        for copy in self.all:
-            copy.send_command(END)
-        exit_timeout = self._launch.exit_timeout
-        end = time.monotonic() + exit_timeout.left_s
-        while not all(map(_has_exited, self.all)):
-            if time.monotonic() >= end:
-                exit_timeout.left_s = 0.0
-                return
-            time.sleep(_END_POLL_S)
 
     def _kill(self) -> None:
         """Kill all remaining processes, repeatedly, as one may start another in the meantime."""
@@ -312,9 +319,20 @@ class Copies:
     def _record_messages(self, copy: Copy, messages: Sequence[Message]) -> Iterator[tuple[Copy, Message]]:
         for message in messages:
             copy.record_message(message)
-            if message["event"] == "failed":
-                raise _error_of_message(copy, message)
-            yield copy, message
+            if message["event"] != "failed":
+                yield copy, message
+                continue
+            text, host = str(message["text"]), message["host"]
+            if message["memory"]:
+                raise MemoryLimitError(
+                    f"the input function ran out of memory on {host}: {text}; expected a pipeline that fits: "
+                    "smaller shuffle and prefetch buffers, or no cache in memory"
+                )
+            if message["bug"]:
+                raise ProcessBugError(host, text)
+            if message["expected"]:
+                raise InputFailedError(text, message["exit_code"])
+            raise InputFailedError(f"the input function raised {message['kind']} on {host}:\n{text}")
 
     def _receive(self, copy: Copy) -> list[Message]:
         assert copy.link is not None
@@ -330,17 +348,27 @@ class Copies:
         for copy in self.all:
             code = copy.process.poll()
             if code is not None and copy.must_report:
-                yield from self._read_last_messages(copy)  # the expected message may be among them
+                # The expected message may be among those that have not been read yet.
+                if select.select([self._listener], [], [], 0.0)[0]:
+                    yield from self._accept()
+                while copy.link is not None:  # until the connection is closed
+                    yield from self._record_messages(copy, self._receive(copy))
             if code is not None and copy.must_report:
                 raise _error_of_exit(copy, code, self._users_stack(copy))
             if copy.must_report and copy.seconds_silent() > self._launch.time_limit_s:
-                raise self._hanging_error(copy)
-
-    def _read_last_messages(self, copy: Copy) -> Iterator[tuple[Copy, Message]]:
-        if select.select([self._listener], [], [], 0.0)[0]:
-            yield from self._accept()
-        while copy.link is not None:  # until the connection is closed
-            yield from self._record_messages(copy, self._receive(copy))
+                limit = f"{self._launch.time_limit_s:g} s"
+                hangs = (
+                    "the input function hangs"
+                    if copy.link
+                    else "the program hangs before it exports its input"
+                )
+                stack = self._stack(copy) if copy.link else copy.output_tail()
+                where = f"; it is here:\n{stack}" if stack else ""
+                raise HangingInputError(
+                    f"{hangs}: {copy.name} on {copy.host} sent nothing for {limit} while {copy.doing}; "
+                    "expected regular batches: raise --time-limit if it needs longer, or check what it waits "
+                    f"for{where}"
+                )
 
     def _check_memory(self) -> None:
         total_bytes = 0
@@ -358,18 +386,20 @@ class Copies:
             total_bytes += used
         now = node.read_memory()
         limit = self._launch.memory_bytes
-        reserve = min(_RESERVE_BYTES, int(_RESERVE * now.total_bytes))
-        if now.available_bytes < reserve or (limit is not None and total_bytes > limit):
-            raise MemoryLimitError(_describe_memory(self.all, total_bytes, limit, now, self._launch.host))
-
-    def _hanging_error(self, copy: Copy) -> HangingInputError:
-        limit = f"{self._launch.time_limit_s:g} s"
-        what = "the input function hangs" if copy.link else "the program hangs before it exports its input"
-        stack = self._stack(copy) if copy.link else copy.output_tail()
-        where = f"; it is here:\n{stack}" if stack else ""
-        return HangingInputError(
-            f"{what}: {copy.name} on {copy.host} was silent for {limit} while {copy.doing}; expected "
-            f"regular batches: raise --time-limit if it needs longer, or check what it waits for{where}"
+        over_limit = limit is not None and total_bytes > limit
+        if now.available_bytes >= min(_RESERVE_BYTES, int(_RESERVE * now.total_bytes)) and not over_limit:
+            return
+        allowed = (
+            f"--memory allows {(limit or 0) / 2**30:.1f} GiB"
+            if over_limit
+            else f"{now.available_bytes / 2**30:.1f} of {now.total_bytes / 2**30:.1f} GiB were left"
+        )
+        raise MemoryLimitError(
+            f"stopped before the memory of {self._launch.host} was full: {len(self.all)} "
+            f"{'copy' if len(self.all) == 1 else 'copies'} of the input function had "
+            f"{total_bytes / 2**30:.1f} GiB, up to {max(copy.peak_bytes for copy in self.all) / 2**30:.1f} "
+            f"GiB each, and {allowed}; expected a pipeline whose memory stays within bounds: smaller shuffle "
+            "and prefetch buffers, no cache in memory, or more CPUs per task (fewer copies)"
         )
 
     def _stack(self, copy: Copy) -> str:
@@ -377,10 +407,17 @@ class Copies:
         # them write to the same file, a few characters at a time.
         end = time.monotonic() + _STACK_WAIT_S
         for pid in (copy.pid, *sorted(descendants(copy.pid))):
-            before = _file_size(copy.stacks)
+            size = before = _file_size(copy.stacks)
             with suppress(OSError):
                 os.kill(pid, signal.SIGUSR1)
-                _wait_for_dump(copy.stacks, before, min(end, time.monotonic() + _DUMP_WAIT_S))
+                changed = time.monotonic()
+                dump_end = min(end, changed + _DUMP_WAIT_S)
+                while time.monotonic() < dump_end and (
+                    size == before or time.monotonic() - changed < _DUMP_PAUSE_S
+                ):
+                    time.sleep(POLL_S)
+                    if _file_size(copy.stacks) != size:
+                        size, changed = _file_size(copy.stacks), time.monotonic()
             if self._users_stack(copy):
                 break
         return self._users_stack(copy)
@@ -399,26 +436,8 @@ class Copies:
         return sum(node.usage_of((pid, *others)).cpu_s for pid, others in below.items())
 
 
-def _wait_for_dump(stacks: Path, before: int, end: float) -> None:
-    """Wait until a dump of stacks is complete, or for the given time."""
-    size, changed = before, time.monotonic()
-    while time.monotonic() < end and (size == before or time.monotonic() - changed < _DUMP_PAUSE_S):
-        time.sleep(POLL_S)
-        if _file_size(stacks) != size:
-            size, changed = _file_size(stacks), time.monotonic()
-
-
 def _file_size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
-
-
-def _new_folder(within: Path | None) -> Path:
-    """Create a folder for the files of a group."""
-    if within is None:
-        return Path(tempfile.mkdtemp(prefix="csia-"))
-    folder = within / str(next(_group_numbers))
-    folder.mkdir(mode=0o700)
-    return folder
 
 
 def _task_environment(order: Order, environment: Mapping[str, str], cpus: int | None) -> dict[str, str]:
@@ -437,29 +456,6 @@ def _task_environment(order: Order, environment: Mapping[str, str], cpus: int | 
         "CSRUN_ROLE": "worker",
         "CSRUN_TASK_INDEX": str(order.copy_index),
     }
-
-
-def _has_exited(copy: Copy) -> bool:
-    """Return True if the process has exited; it is not reaped, so that its id is not reused."""
-    if copy.process.returncode is not None:
-        return True
-    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, copy.process.pid, flags) is not None
-
-
-def _error_of_message(copy: Copy, message: Message) -> ToolkitError:
-    if message["memory"]:
-        return MemoryLimitError(
-            f"the input function ran out of memory on {message['host']}: {message['text']}; expected a "
-            "pipeline that fits: smaller shuffle and prefetch buffers, or no cache in memory"
-        )
-    if message["bug"]:
-        return ProcessBugError(message["host"], message["text"])
-    if message["expected"]:
-        return InputFailedError(str(message["text"]), message["exit_code"])
-    return InputFailedError(
-        f"the input function raised {message['kind']} on {message['host']}:\n{message['text']}"
-    )
 
 
 def _error_of_exit(copy: Copy, code: int, stack: str) -> InputAnalyzerError:
@@ -486,22 +482,4 @@ def _error_of_exit(copy: Copy, code: int, stack: str) -> InputAnalyzerError:
         f"the program exited on {copy.host} without training or compiling, so there is no input function to "
         "analyze; expected a command that trains or compiles, such as: cs_input_analyzer python run.py "
         f"--mode=train, or MODULE:FUNCTION{tail_text}"
-    )
-
-
-def _describe_memory(
-    copies: Sequence[Copy], total_bytes: int, limit: int | None, now: node.Memory, host: str
-) -> str:
-    each = max(copy.peak_bytes for copy in copies) / 2**30
-    allowed = (
-        f"--memory allows {limit / 2**30:.1f} GiB"
-        if limit is not None and total_bytes > limit
-        else f"{now.available_bytes / 2**30:.1f} of {now.total_bytes / 2**30:.1f} GiB were left"
-    )
-    return (
-        f"stopped before the memory of {host} was full: {len(copies)} "
-        f"{'copy' if len(copies) == 1 else 'copies'} of the input function had {total_bytes / 2**30:.1f} "
-        f"GiB, up to {each:.1f} GiB each, and {allowed}; expected a pipeline whose memory stays within "
-        "bounds: smaller shuffle and prefetch buffers, no cache in memory, or more CPUs per task (fewer "
-        "copies)"
     )

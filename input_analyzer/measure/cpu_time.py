@@ -110,15 +110,17 @@ _OUTSIDE = ""
 class Profile:
     """A stack of parts; time counts for the top of the stack.
 
-    A thread that has not given up its CPU voluntarily (`ru_nvcsw` of getrusage(2)) has not waited for
-    anything: other programs, or a limit of its control group, took the time. The overhead of reading the
-    clocks is measured and subtracted.
+    The overhead of reading the clocks is measured and subtracted.
 
     `enter` and `leave` must be balanced, in the thread that has made the object.
     """
 
     def __init__(self) -> None:
-        self._file = _open_schedstat()
+        self._file = -1  # some kernels provide no scheduler statistics
+        with suppress(OSError, IndexError, ValueError):
+            file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+            int(os.pread(file, 64, 0).split()[1])
+            self._file = file
         self._stack = [_OUTSIDE]
         self._cpu: dict[str, float] = defaultdict(float)
         self._wait: dict[str, float] = defaultdict(float)
@@ -154,22 +156,20 @@ class Profile:
         return found
 
     def _charge(self, part: str, cost: float) -> None:
-        wall, cpu, queued = time.perf_counter_ns(), time.thread_time_ns(), self._queued()
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        queued = 0 if self._file < 0 else int(os.pread(self._file, 64, 0).split()[1])
         waits = getrusage(RUSAGE_THREAD).ru_nvcsw
         wall_before, cpu_before, queued_before, waits_before = self._last
         used = cpu - cpu_before
         self._cpu[part] += used - cost
+        # A thread that has not given up its CPU voluntarily (`ru_nvcsw` of getrusage(2)) has not waited for
+        # anything: other programs, or a limit of its control group, took the time.
         if waits != waits_before:
             self._wait[part] += wall - wall_before - used - (queued - queued_before)
         self._last = (wall, cpu, queued, waits)
 
-    def _queued(self) -> int:
-        if self._file < 0:
-            return 0
-        return int(os.pread(self._file, 64, 0).split()[1])
-
     def _calibrate(self) -> None:
-        """Measure what a pair of `enter` and `leave` adds to the inner and to the outer part."""
+        """Measure the time that a pair of `enter` and `leave` adds to the inner and to the outer part."""
         inside, outside = [], []
         for _ in range(_CALIBRATIONS):
             self.enter("around")
@@ -183,12 +183,3 @@ class Profile:
             self._wait.clear()
         # Other programs can only add to the overhead.
         self._overhead_inside, self._overhead_outside = min(inside), min(outside)
-
-
-def _open_schedstat() -> int:
-    """Open the scheduler statistics of this thread; -1 if the kernel does not provide them."""
-    with suppress(OSError, IndexError, ValueError):
-        file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-        int(os.pread(file, 64, 0).split()[1])
-        return file
-    return -1

@@ -23,7 +23,7 @@ from input_rules.batches import Batch, SampleCounter, batch_bytes, text_notes
 from input_rules.findings import Finding
 from input_rules.formatting import display_path
 from input_rules.input_export import InputProgram, Shard
-from input_rules.pipeline import Framework, Pipeline, Stage, StageTime
+from input_rules.pipeline import Framework, Pipeline, StageTime
 from input_rules.rules.base import count_records, flag, is_batched, number
 from input_rules.rules.sharding import Split
 from input_rules.throughput import StageCost, assign_lanes
@@ -150,10 +150,7 @@ def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[Stage
 
 
 def epoch_samples(pipeline: Pipeline) -> int | None:
-    """Return the samples of an epoch: those that reach the first `repeat`, or leave a pipeline without one.
-
-    A smaller last batch counts with its actual size if the records before the batches are known.
-    """
+    """Return the samples of an epoch, which ends at the first `repeat` or with the pipeline."""
     if not pipeline.stages:
         return None
     if pipeline.framework == "torch":
@@ -168,33 +165,29 @@ def epoch_samples(pipeline: Pipeline) -> int | None:
     if not is_batched(end):
         return elements
     batched = elements * pipeline.samples_per_element
-    records = _records_before_batches(pipeline, end)
+    # A smaller last batch counts with its actual size if the number of records before the batches is known.
+    stage = end
+    while is_batched(stage):
+        several_inputs = len(stage.inputs) != 1
+        if several_inputs or number(stage, "batch_size") not in (None, pipeline.samples_per_element):
+            return batched
+        stage = pipeline.by_name[stage.inputs[0]]
+    records = count_records(pipeline, stage)
     # Records beyond the full batches were dropped.
     return batched if records is None else min(batched, records)
-
-
-def _records_before_batches(pipeline: Pipeline, stage: Stage) -> int | None:
-    """Return the records that are made into the batches of a stage; None if unknown."""
-    while is_batched(stage):
-        if len(stage.inputs) != 1:
-            return None
-        if number(stage, "batch_size") not in (None, pipeline.samples_per_element):
-            return None
-        stage = pipeline.by_name[stage.inputs[0]]
-    return count_records(pipeline, stage)
 
 
 def may_read_files(pipeline: Pipeline) -> bool:
     """Return True if a batch may be read from files; Python code always may."""
     if pipeline.framework == "torch" or not pipeline.stages:
         return True
-    return any(_may_read(stage) for stage in pipeline.stages)
-
-
-def _may_read(stage: Stage) -> bool:
-    if any(flag(stage, name) for name in ("python", "opens")) or "reads" in stage.attributes:
-        return True
-    return not stage.inputs and not all(_IN_MEMORY.match(kind) for kind in stage.kinds or (stage.op,))
+    return any(
+        flag(stage, "python")
+        or flag(stage, "opens")
+        or "reads" in stage.attributes
+        or (not stage.inputs and not all(_IN_MEMORY.match(kind) for kind in stage.kinds or (stage.op,)))
+        for stage in pipeline.stages
+    )
 
 
 # Sources whose elements are tensors in memory.
@@ -220,7 +213,7 @@ def function_source(function: Any) -> str | None:
         return None
 
 
-# Inputs with fewer batches are no inputs of a training run.
+# An input with fewer batches is not that of a training run.
 FEWEST_BATCHES = 10
 
 # Training with torch reads a loader epoch after epoch; epochs of fewer batches consist mostly of their
@@ -229,10 +222,7 @@ FEWEST_OF_AN_EPOCH = {"tensorflow": FEWEST_BATCHES, "torch": 4}
 
 
 class Shapes:
-    """Checks that all batches have the same types and shapes.
-
-    A batch with fewer samples than the first one is accepted: without drop_remainder it is the last of an
-    epoch, and a finding reports that.
+    """Checks that all batches have the same types and shapes; one may have fewer samples than the first.
 
     Args:
         names: Returns the user's names of the arrays; called if one is to be named.
@@ -246,8 +236,7 @@ class Shapes:
         self._usual: list[tuple[Any, Any]] | None = None
         self._counts = (0, 0)
         self._seen = 0
-        self.samples = 0
-        """Those of the first batch; 0 before it."""
+        self.samples = 0  # samples of the first batch
 
     @property
     def first(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -268,42 +257,32 @@ class Shapes:
         self._seen += 1
         # Fast path of about 1 us, as a whole batch may take only 100 us.
         plain = [(array.dtype, array.shape) for array in batch]
-        if plain != self._usual:
-            counts = self._count(batch), batch_bytes(batch)
-            if not self._compare(batch):
-                return counts
-            self._usual, self._counts = plain, counts
-        return self._counts
-
-    def _compare(self, batch: Batch) -> bool:
-        """Return True if the batch is exactly like the first one."""
-        now = tuple((_type_name(array), tuple(map(int, array.shape))) for array in batch)
+        if plain == self._usual:
+            return self._counts
+        counts = self._count(batch), batch_bytes(batch)
+        # torch's tensors then have NumPy's names of types, too.
+        now = tuple(
+            (str(array.dtype).removeprefix("torch."), tuple(map(int, array.shape))) for array in batch
+        )
         if self._first is None:
             self._first, self.samples = now, self._count(batch)
         if now == self._first:
-            return True
+            self._usual, self._counts = plain, counts
+            return counts
         if len(now) != len(self._first):
             raise VaryingShapesError(
                 "the batch", f"{len(self._first)} arrays", f"{len(now)} arrays", self._seen
             )
         for index, (before, after) in enumerate(zip(self._first, now, strict=True)):
-            if not _same_layout(before, after):
+            (dtype, shape), (other_dtype, other_shape) = before, after
+            alike = dtype == other_dtype and len(shape) == len(other_shape) and shape[1:] == other_shape[1:]
+            # A batch with fewer samples is the last one of an epoch without drop_remainder; a finding
+            # reports that.
+            if not alike or shape[:1] < other_shape[:1]:
                 raise VaryingShapesError(
                     self.name(index), _format_array(before), _format_array(after), self._seen
                 )
-        return False
-
-
-def _type_name(array: Any) -> str:
-    """Return NumPy's name of a type, also for torch's tensors."""
-    return str(array.dtype).removeprefix("torch.")
-
-
-def _same_layout(first: tuple[str, tuple[int, ...]], other: tuple[str, tuple[int, ...]]) -> bool:
-    (dtype, shape), (other_dtype, other_shape) = first, other
-    if dtype != other_dtype or len(shape) != len(other_shape):
-        return False
-    return shape[1:] == other_shape[1:] and (shape[:1] >= other_shape[:1])
+        return counts
 
 
 def _format_array(array: tuple[str, tuple[int, ...]]) -> str:

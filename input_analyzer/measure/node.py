@@ -39,11 +39,9 @@ class Usage:
 
 
 def usable_cpus(environment: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the numbers of the CPUs that we may use.
-
-    On a node that a scheduler shares among jobs without binding them, as many as our job has there: a
-    training run in the same job has no more.
-    """
+    """Return the numbers of the CPUs that we may use."""
+    # A scheduler may share a node among jobs without binding them to CPUs: a training run in our job then
+    # has no more CPUs than the job has on the node.
     cpus = sorted(os.sched_getaffinity(0))
     return tuple(cpus[: granted_cpus(environment)])
 
@@ -98,11 +96,9 @@ def processes_in_sessions(leaders: Collection[int]) -> set[int]:
 
 
 def find_resource_trackers(pids: Collection[int]) -> set[int]:
-    """Return those of these processes that remove what others leave in /dev/shm after their exit.
-
-    These are Python's `multiprocessing`, which removes it immediately, and torch with the sharing strategy
-    "file_system", 2 s later.
-    """
+    """Return those of these processes that clean up /dev/shm when others have exited."""
+    # That of Python's `multiprocessing` does so immediately, that of torch's sharing strategy "file_system"
+    # 2 s later.
     found = set()
     for pid in pids:
         with suppress(OSError):
@@ -199,26 +195,23 @@ class ColdFiles:
         for path in walk_files(self.folders):
             if self.files % _SAY_EVERY == 0:
                 say("dropping files from the page cache")
-            self._drop(path)
-
-    def _drop(self, path: str) -> None:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return  # it was removed in the meantime
-        except OSError as error:
-            raise UsageError(
-                f"{self._flag}: {path!r} cannot be read: {error.strerror}; expected folders with readable "
-                "files: name only those of the input"
-            ) from error
-        try:
-            self.files += 1
-            self.size_bytes += os.fstat(descriptor).st_size
-            with suppress(OSError):  # dirty pages can only be dropped once they are on the disk
-                os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue  # it was removed in the meantime
+            except OSError as error:
+                raise UsageError(
+                    f"{self._flag}: {path!r} cannot be read: {error.strerror}; expected folders with "
+                    "readable files: name only those of the input"
+                ) from error
+            try:
+                self.files += 1
+                self.size_bytes += os.fstat(descriptor).st_size
+                with suppress(OSError):  # dirty pages can only be dropped once they are on the disk
+                    os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
 
 def check_has_files(flag: str, folders: Sequence[Path]) -> None:

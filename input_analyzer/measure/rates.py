@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from csrun.jobs.layout import pin_cpus
 from input_analyzer.analysis import Measurement
 from input_analyzer.measure import node
-from input_analyzer.measure.copies import Copies, Copy, Launch
+from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import PAUSE, RUN, Order
 from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate
 
@@ -218,7 +218,13 @@ class Rates:
         ]
         self._epoch_passed = {}
         with Copies(launch, orders, pins) as copies:
-            self._wait_for_all(copies, progress)
+            ready: set[int] = set()
+            while len(ready) < len(copies.all):
+                for copy, message in copies.messages():
+                    if message["event"] == "ready":
+                        ready.add(copy.index)
+                        copy.must_report = False
+                progress("starting the program", 0.3 * len(ready) / len(copies.all))
             for count in plan.counts:
                 cold = self._make_cold is not None and not self.epoch_ended
                 if cold and self._make_cold is not None:
@@ -226,20 +232,14 @@ class Rates:
                 found = self._measure_in_parallel(copies, count, plan.cpus_per_task, progress, cold=cold)
                 yield replace(found, pinned=bool(pins), cold=cold)
 
-    def _wait_for_all(self, copies: Copies, progress: Progress) -> None:
-        ready: set[int] = set()
-        while len(ready) < len(copies.all):
-            for copy, message in copies.messages():
-                if message["event"] == "ready":
-                    ready.add(copy.index)
-                    copy.must_report = False
-            progress("starting the program", 0.3 * len(ready) / len(copies.all))
-
     def _measure_in_parallel(
         self, copies: Copies, count: int, cpus_per_task: int, progress: Progress, *, cold: bool
     ) -> Measurement:
         running = copies.all[:count]
-        series = {copy.index: _CopyReports(self._epoch_of(copy)) for copy in running}
+        series = {
+            copy.index: _CopyReports(None if self._epoch_passed.get(copy.index) else self._epoch_samples)
+            for copy in running
+        }
         read_before = copies.disk_bytes(running[0])
         for copy in running:
             copy.last_message_at, copy.must_report = time.monotonic(), True
@@ -251,12 +251,20 @@ class Rates:
         for copy in running:
             copy.send_command(PAUSE)
         read = copies.disk_bytes(running[0])
-        self._wait_for_pause(copies, running)
+        waiting = {copy.index for copy in running}
+        while waiting:
+            for copy, message in copies.messages():
+                if message["event"] == "paused":
+                    waiting.discard(copy.index)
+                    copy.must_report = False
         epoch_rate = epoch_bytes = None
         if count == 1:
             disk_bytes = None if read is None or read_before is None else read - read_before
             epoch_rate, epoch_bytes = series[0].first_epoch(disk_bytes, cold=cold)
-        self._record_epoch_ends(series)
+        for index, one in series.items():
+            if one.passed_epoch_at is not None:
+                self._epoch_passed[index] = self.epoch_ended = True
+            self.restarts = max(self.restarts, one.restarts)
         samples = after.samples - before.samples
         cpu_s, elapsed_s = after.cpu_s - before.cpu_s, after.time_s - before.time_s
         received = sum(one.counts[-1].samples - one.counts[0].samples for one in series.values())
@@ -284,16 +292,6 @@ class Rates:
         samples = sum(one.counts[-1].samples for one in series.values() if one.counts)
         return _Clocks(time.monotonic(), copies.cpu_s(), node.busy_cpu_s(self._cpus), samples)
 
-    def _epoch_of(self, copy: Copy) -> int | None:
-        return None if self._epoch_passed.get(copy.index) else self._epoch_samples
-
-    def _record_epoch_ends(self, series: dict[int, _CopyReports]) -> None:
-        for index, one in series.items():
-            if one.passed_epoch_at is not None:
-                self._epoch_passed[index] = True
-                self.epoch_ended = True
-            self.restarts = max(self.restarts, one.restarts)
-
     def _measure_until_narrow(
         self, copies: Copies, series: dict[int, _CopyReports], progress: Progress
     ) -> tuple[SteadyRate, float, _Clocks]:
@@ -309,7 +307,10 @@ class Rates:
             if not all(one.begun for one in series.values()):
                 progress("waiting for the first batches", 0.3)
                 continue
-            since = self._start(series, start)
+            # All copies run, and are past a first epoch that is short.
+            since = max(one.counts[1].t for one in series.values()) if start is None else start
+            passed = [one.passed_epoch_at for one in series.values() if one.passed_epoch_at is not None]
+            since = max([since, *passed])
             if since != start:
                 start, before = since, self._clocks(copies, series)
             end = min(one.counts[-1].t for one in series.values())
@@ -320,27 +321,14 @@ class Rates:
             looked = now
             rate = steady_rate([one.counts for one in series.values()], start, end)
             enough = _fewest_batches(series.values()) >= FEWEST_BATCHES
-            left_s = effort.longest_s - (end - start)
-            if stop.now(rate, end - start, enough=enough) and not self._ends_soon(series[0], rate, left_s):
+            if not stop.now(rate, end - start, enough=enough):
+                continue
+            # If a cold first epoch is about to end, later ones can still be measured.
+            first, left_s = series[0], effort.longest_s - (end - start)
+            if (
+                self._make_cold is None
+                or first.epoch_samples is None
+                or first.epoch_end is not None
+                or first.epoch_samples - first.last.samples >= left_s * rate.samples_per_s
+            ):
                 return rate, start, before
-
-    def _ends_soon(self, one: _CopyReports, rate: SteadyRate, within_s: float) -> bool:
-        """Return True if a cold first epoch is about to end, so that later ones can be measured."""
-        if self._make_cold is None or one.epoch_samples is None or one.epoch_end is not None:
-            return False
-        return one.epoch_samples - one.last.samples < within_s * rate.samples_per_s
-
-    def _start(self, series: dict[int, _CopyReports], start: float | None) -> float:
-        """Return the time from which counts are used: all copies run, and are past a short first epoch."""
-        if start is None:
-            start = max(one.counts[1].t for one in series.values())
-        passed = [one.passed_epoch_at for one in series.values() if one.passed_epoch_at is not None]
-        return max([start, *passed])
-
-    def _wait_for_pause(self, copies: Copies, running: Sequence[Copy]) -> None:
-        waiting = {copy.index for copy in running}
-        while waiting:
-            for copy, message in copies.messages():
-                if message["event"] == "paused":
-                    waiting.discard(copy.index)
-                    copy.must_report = False

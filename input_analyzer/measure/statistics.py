@@ -77,8 +77,13 @@ def steady_rate(copies: Sequence[Sequence[Count]], start: float, end: float) -> 
         totals += np.interp(edges, [c.t for c in counts], [c.samples for c in counts])
     width = (end - start) / WINDOWS
     rates = np.diff(totals) / width
-    cut = _find_warm_up(rates)
-    settled = cut < WINDOWS // 2
+    most = WINDOWS // 2
+    scores = [float(rates[cut:].var()) / (WINDOWS - cut) for cut in range(most + 1)]
+    cut = int(np.argmin(scores))
+    # Some cut always looks slightly better by chance, and would make the interval too narrow.
+    if scores[cut] >= _SMALLEST_IMPROVEMENT * scores[0]:
+        cut = 0
+    settled = cut < most
     steady = rates[cut:]
     length = len(steady) // BATCHES
     batches = steady[len(steady) - length * BATCHES :].reshape(BATCHES, length).mean(axis=1)
@@ -114,14 +119,3 @@ def student_975(freedom: int) -> float:
     # Cornish-Fisher expansion: within 0.1 % from 13 degrees of freedom on.
     z = 1.959964
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
-def _find_warm_up(rates: np.ndarray) -> int:
-    """Return the number of windows to cut off, at most half of them; 0 if a cut improves little.
-
-    Some cut always looks slightly better by chance, and would make the interval too narrow.
-    """
-    most = len(rates) // 2
-    scores = [float(rates[cut:].var()) / (len(rates) - cut) for cut in range(most + 1)]
-    best = int(np.argmin(scores))
-    return best if scores[best] < _SMALLEST_IMPROVEMENT * scores[0] else 0

@@ -1,4 +1,4 @@
-"""Write --json and --html: a file atomically, a pipe or device as it is, stdout for "-"."""
+"""Write --json and --html: files atomically, pipes and devices directly, "-" to stdout."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def check_writable(flag: str, path: Path | None) -> None:
     if path in (None, TO_STDOUT):
         return
     if not path.name:
-        raise UsageError(
-            f"{flag}: got no name of a file; expected one, for example {flag}=input{_ENDING[flag]}"
-        )
+        raise UsageError(f"{flag}: got no file name; expected one, for example {flag}=input{_ENDING[flag]}")
     if path.is_dir():
         inside = path / f"input{_ENDING[flag]}"
         raise UsageError(f"{flag}: {str(path)!r} is a folder; expected a file: for example {flag}={inside}")
@@ -42,18 +40,18 @@ def check_writable(flag: str, path: Path | None) -> None:
         folder = _target_file(path).parent
         if not folder.is_dir():
             raise UsageError(
-                f"{flag}: there is no folder {str(folder)!r}; expected one that exists: create it"
+                f"{flag}: folder {str(folder)!r} does not exist; expected an existing one: create it"
             )
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UsageError(
-            f"{flag}: {str(path)!r} cannot be written: {error.strerror}; expected a folder that we may write"
+            f"{flag}: {str(path)!r} cannot be written: {error.strerror}; expected a writable folder"
         ) from error
 
 
 def check_different(json_file: Path | None, html_file: Path | None) -> None:
-    """Check that the two reports go to different places; /dev/null takes both.
+    """Check that the two reports are written to different files; both may be /dev/null.
 
     Raises:
         UsageError: one of them would replace the other, or mix with it.
@@ -76,25 +74,22 @@ def write(path: Path, text: str) -> None:
     """Write a report; a file is replaced atomically, so that no reader sees half of it.
 
     Raises:
-        CsrunError: there is no room, or no permission any more.
+        CsrunError: the disk is full, or the permissions have changed.
     """
     try:
         if path == TO_STDOUT or _is_stream(path):
-            _write_stream(STDOUT if path == TO_STDOUT else path, text)
+            stream = STDOUT if path == TO_STDOUT else path
+            with (
+                suppress(BrokenPipeError),  # the reader has closed the pipe
+                open(stream, "a", encoding="utf-8", errors=_ERRORS, closefd=stream != STDOUT) as sink,
+            ):
+                sink.write(text)
         else:
             replace_file(_target_file(path), text.encode(errors=_ERRORS))
     except OSError as error:
         raise CsrunError(
-            f"{path} cannot be written: {error.strerror}; expected room and permission"
+            f"{path} cannot be written: {error.strerror}; expected space on the disk and write permission"
         ) from error
-
-
-def _write_stream(stream: int | Path, text: str) -> None:
-    with (
-        suppress(BrokenPipeError),  # the reader has closed the pipe
-        open(stream, "a", encoding="utf-8", errors=_ERRORS, closefd=stream != STDOUT) as sink,
-    ):
-        sink.write(text)
 
 
 def _is_stream(path: Path) -> bool:

@@ -70,7 +70,28 @@ def render(analysis: Analysis, console: Console) -> RenderableType:
     if analysis.notes:
         notes = (_wrap(note, width, "- ", "  ") for note in analysis.notes)
         parts += ["", _heading("Notes"), *notes]
-    return Group(*parts, "", *_render_recommendation(analysis, width))
+    lines = [verdict(analysis)]
+    if analysis.target is not None:
+        lines.append(
+            f"Target: {format_number(analysis.target.samples_per_s)} samples/s, {analysis.target.origin}."
+        )
+    if analysis.bottleneck is not None:
+        lines.append(f"Bottleneck: {analysis.bottleneck.stage}, {analysis.bottleneck.reason}.")
+    # Where readers find the definitions of all figures.
+    lines.append(
+        "docs/input-analyzer-reference.md (Figures) and the page of --html=FILE explain the figures."
+    )
+    parts += ["", Text(title(analysis), style="bold red" if analysis.input_bound else "bold")]
+    parts += [_wrap(line, width, "", "  ") for line in lines]
+    layout = analysis.recommendation.layout
+    return Group(
+        *parts,
+        "",
+        _heading("Recommended"),
+        Text(f"nodes: {layout.nodes}"),
+        Text(f"tasks_per_node: {layout.tasks_per_node}"),
+        Text(f"cpus_per_task: {layout.cpus_per_task}"),
+    )
 
 
 def _wrap(text: str, width: int, first: str = "", others: str = "") -> Text:
@@ -191,24 +212,19 @@ def _render_stages(analysis: Analysis, width: int) -> Table:
         part = "first epoch only" if stage.once else f"{'█' * round(longest * taken)} {share(taken)}"
         if stage.name == slowest:
             part += f"\n{_MARK.strip()}" if narrow else _MARK
+        source = [""]  # broken after slashes
+        for piece in re.findall(r"[^/]*/|[^/]+", stage.source or ""):
+            if source[-1] and len(source[-1]) + len(piece) > room - longest:
+                source.append("")
+            source[-1] += piece
         table.add_row(
             stage.name,
             cell,
             Text(part.strip() if time else ""),
-            _wrap_path(stage.source or "", room - longest),
+            "\n".join(source),
             style="bold" if stage.name == slowest else "",
         )
     return table
-
-
-def _wrap_path(text: str, width: int) -> str:
-    """Break a path after slashes into lines of at most this width."""
-    lines = [""]
-    for part in re.findall(r"[^/]*/|[^/]+", text):
-        if lines[-1] and len(lines[-1]) + len(part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
 
 
 def _render_finding(finding: Finding, width: int) -> Iterator[RenderableType]:
@@ -250,28 +266,3 @@ def _render_layouts(analysis: Analysis, width: int) -> Table:
     for row, one in zip(table.rows, shown, strict=True):
         row.style = "bold" if one.layout == chosen else ""
     return table
-
-
-# Where readers find the definitions of all figures.
-_FIGURES = "docs/input-analyzer-reference.md (Figures) and the page of --html=FILE explain the figures."
-
-
-def _render_recommendation(analysis: Analysis, width: int) -> list[RenderableType]:
-    layout = analysis.recommendation.layout
-    lines = [verdict(analysis)]
-    if analysis.target is not None:
-        lines.append(
-            f"Target: {format_number(analysis.target.samples_per_s)} samples/s, {analysis.target.origin}."
-        )
-    if analysis.bottleneck is not None:
-        lines.append(f"Bottleneck: {analysis.bottleneck.stage}, {analysis.bottleneck.reason}.")
-    lines.append(_FIGURES)
-    return [
-        Text(title(analysis), style="bold red" if analysis.input_bound else "bold"),
-        *(_wrap(line, width, "", "  ") for line in lines),
-        "",
-        _heading("Recommended"),
-        Text(f"nodes: {layout.nodes}"),
-        Text(f"tasks_per_node: {layout.tasks_per_node}"),
-        Text(f"cpus_per_task: {layout.cpus_per_task}"),
-    ]

@@ -15,10 +15,17 @@ import tensorflow as tf
 from input_analyzer.gains import PREFETCHING, Ratio, measure_ratio
 from input_analyzer.tf.eager_graph import rebuild_in_graph
 from input_analyzer.tf.private_files import with_own_files
-from input_analyzer.tf.rebuild import as_dataset, create, initializers, rebuild, with_arguments
+from input_analyzer.tf.rebuild import (
+    as_dataset,
+    copy_attributes,
+    create,
+    initializers,
+    rebuild,
+    with_arguments,
+)
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import files_at_once, most_cpus_for
-from input_rules.tf.operations import constant_input, function_library, function_traits, named_inputs
+from input_rules.tf.operations import constant_input, find_inputs, function_library, function_traits
 from input_rules.tf.pipeline import call_in_graph, trace
 
 
@@ -94,70 +101,49 @@ class _FindingChange:
 
     def change(self, node: Any, datasets: list[Any]) -> Any:
         """Return the replacement of an operation; None to keep it."""
-        parallel = self._make_parallel(node, datasets)
-        if parallel is not None:
-            return parallel
-        arguments = self._changed_arguments(node)
-        return with_arguments(node, datasets, arguments) if arguments else None
-
-    def _make_parallel(self, node: Any, datasets: list[Any]) -> Any:
-        """Return a parallel operation that replaces a sequential one."""
-        if node.type == "MapDataset" and "parallel-calls-missing" in self.findings:
-            if function_traits(node, self._functions).get("free"):
+        asked, functions = self.findings, self._functions
+        # Sequential operations become parallel ones.
+        if node.type == "MapDataset" and "parallel-calls-missing" in asked:
+            if function_traits(node, functions).get("free"):
                 return None
-            inputs = [*datasets, *named_inputs(node)["other_arguments"], _autotune()]
-            return create(node.graph, "ParallelMapDatasetV2", inputs, _shared_attributes(node) | _IN_ORDER)
-        if node.type == "InterleaveDataset" and "parallel-calls-missing" in self.findings:
-            return _parallel_interleave(node, datasets, named_inputs(node)["cycle_length"][0])
-        of_files = self.findings & {"flat-map-of-files", "parallel-reads-missing"}
-        if node.type == "FlatMapDataset" and of_files and function_traits(node, self._functions).get("reads"):
+            inputs = [*datasets, *find_inputs(node)["other_arguments"], _autotune()]
+            attributes = copy_attributes(node, "f", "Targuments") | _IN_ORDER
+            return create(node.graph, "ParallelMapDatasetV2", inputs, attributes)
+        if node.type == "InterleaveDataset" and "parallel-calls-missing" in asked:
+            return _parallel_interleave(node, datasets, find_inputs(node)["cycle_length"][0])
+        of_files = asked & {"flat-map-of-files", "parallel-reads-missing"}
+        if node.type == "FlatMapDataset" and of_files and function_traits(node, functions).get("reads"):
             return _parallel_interleave(node, datasets, _files_at_once())
-        return None
-
-    def _changed_arguments(self, node: Any) -> dict[str, Any]:
-        """Return the arguments of an operation that get other values."""
-        found: dict[str, Any] = {}
-        asked = self.findings
+        # Parallel operations get other arguments.
+        arguments: dict[str, Any] = {}
+        empty = node.type == "PrefetchDataset" and not constant_input(node, "buffer_size")
+        if empty and "prefetch-empty" in asked:
+            arguments["buffer_size"] = _autotune()
         calls = constant_input(node, "num_parallel_calls")
-        if (
-            "prefetch-empty" in asked
-            and node.type == "PrefetchDataset"
-            and not constant_input(node, "buffer_size")
-        ):
-            found["buffer_size"] = _autotune()
         if "parallel-calls-fixed" in asked and calls not in (None, tf.data.AUTOTUNE):
-            kind = named_inputs(node)["num_parallel_calls"][0].dtype
-            found["num_parallel_calls"] = tf.constant(tf.data.AUTOTUNE, kind)
-        if "cycle-length-fixed" in asked and _reads_few(node):
-            found["cycle_length"] = _files_at_once()
-        return found
+            kind = find_inputs(node)["num_parallel_calls"][0].dtype
+            arguments["num_parallel_calls"] = tf.constant(tf.data.AUTOTUNE, kind)
+        if "cycle-length-fixed" in asked and node.type.startswith("ParallelInterleave"):
+            length = constant_input(node, "cycle_length")
+            wanted, cpus = files_at_once(_cpus()), _cpus()
+            if length not in (None, tf.data.AUTOTUNE) and (
+                cpus > most_cpus_for(length) if wanted == tf.data.AUTOTUNE else length < wanted
+            ):  # it reads fewer files at once than this process may
+                arguments["cycle_length"] = _files_at_once()
+        return with_arguments(node, datasets, arguments) if arguments else None
 
 
 def _parallel_interleave(node: Any, datasets: list[Any], cycle: Any) -> Any:
-    lists = named_inputs(node)
+    lists = find_inputs(node)
     block = lists.get("block_length", [tf.constant(1, tf.int64)])[0]
     inputs = [*datasets, *lists["other_arguments"], cycle, block, _autotune(), _autotune(), _autotune()]
-    return create(node.graph, "ParallelInterleaveDatasetV4", inputs, _shared_attributes(node) | _IN_ORDER)
-
-
-def _shared_attributes(node: Any) -> dict[str, Any]:
-    """Return attributes that an operation shares with its parallel replacement."""
-    attributes = node.node_def.attr
-    return {name: attributes[name] for name in ("f", "Targuments", "output_types", "output_shapes")}
+    attributes = copy_attributes(node, "f", "Targuments") | _IN_ORDER
+    return create(node.graph, "ParallelInterleaveDatasetV4", inputs, attributes)
 
 
 def _files_at_once() -> Any:
-    """Return how many files an interleave of this process should read at once."""
+    """Return the number of files that an interleave of this process should read at once."""
     return tf.constant(files_at_once(_cpus()), tf.int64)
-
-
-def _reads_few(node: Any) -> bool:
-    """Return True if an interleave reads fewer files at once than this process may."""
-    length = constant_input(node, "cycle_length") if node.type.startswith("ParallelInterleave") else None
-    if length in (None, tf.data.AUTOTUNE):
-        return False
-    wanted = files_at_once(_cpus())
-    return _cpus() > most_cpus_for(length) if wanted == tf.data.AUTOTUNE else length < wanted
 
 
 def _cpus() -> int:

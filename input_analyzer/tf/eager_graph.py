@@ -28,7 +28,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import op_callbacks, op_def_registry
 
-from input_analyzer.tf.private_files import mapped
+from input_analyzer.tf.private_files import map_array
 from input_analyzer.tf.rebuild import as_dataset
 from input_rules.errors import WrongTypeError
 from input_rules.tf.operations import Frames, set_origin, source_of
@@ -41,7 +41,7 @@ _MOST_BYTES = (1 << 31) - (1 << 24)
 
 
 class NeedsEagerError(Exception):
-    """A dataset that is made eagerly cannot be made in a graph.
+    """An eager dataset cannot be rebuilt in a graph.
 
     Attributes:
         source: The user's line, "file:line"; None if unknown.
@@ -67,7 +67,7 @@ def rebuild_in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[
         NeedsEagerError: its dataset holds something that no graph can.
         Exception: anything that the function raises, unchanged.
     """
-    with record_operations(), fixed_seeds(seed):
+    with record_operations(), fix_seeds(seed):
         dataset = make()
     if not isinstance(dataset, tf.data.Dataset):
         raise WrongTypeError(dataset)
@@ -79,7 +79,7 @@ def rebuild_in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[
 
 
 @contextmanager
-def fixed_seeds(seed: int | None = None) -> Iterator[None]:
+def fix_seeds(seed: int | None = None) -> Iterator[None]:
     """Give eager operations the same sequence of seeds in every context, and restore the state afterwards.
 
     Args:
@@ -112,14 +112,13 @@ class _GraphCopies:
             NeedsEagerError: it cannot be made in a graph.
         """
         for one, by in _maker_order(tensor):
-            inputs = [self._value(other) for other in by.inputs]
-            self._known[id(one)] = self._made(one, by, inputs)
-        return self._known[id(tensor)]
-
-    def _value(self, tensor: Any) -> Any:
-        if id(tensor) not in self._known:
-            data = mapped(np.asarray(tensor), tensor.dtype)  # `numpy()` copies
-            self._known[id(tensor)] = self._constant(tensor) if data is None else data
+            inputs = []
+            for other in by.inputs:
+                if id(other) not in self._known:
+                    data = map_array(np.asarray(other), other.dtype)  # `numpy()` copies
+                    self._known[id(other)] = self._constant(other) if data is None else data
+                inputs.append(self._known[id(other)])
+            self._known[id(one)] = self._copy(one, by, inputs)
         return self._known[id(tensor)]
 
     def _constant(self, tensor: Any) -> Any:
@@ -130,17 +129,33 @@ class _GraphCopies:
             raise NeedsEagerError("it holds more data in memory than fit into a graph, 2 GiB")
         return tf.constant(value, tensor.dtype, tensor.shape)
 
-    def _made(self, tensor: Any, by: MakerOperation, inputs: list[Any]) -> Any:
+    def _copy(self, tensor: Any, by: MakerOperation, inputs: list[Any]) -> Any:
         if op_def_registry.get(by.kind) is None:
             raise NeedsEagerError("it uses a result of a tf.function", by.frames)
         table = _TABLE.match(by.kind)
         if by.kind == "VarHandleOp":
             copy = _make_operation(by.kind, inputs, {**by.attributes, "shared_name": _unique_name()})
-            self._start_variable(tensor, copy, by.attributes)
+            with eager_context.eager_mode():
+                has_value = bool(tf.raw_ops.VarIsInitializedOp(resource=tensor))
+                if has_value:
+                    value = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=by.attributes["dtype"])
+            if has_value:
+                self._start(tf.raw_ops.AssignVariableOp(resource=copy, value=self._constant(value)))
         elif table:
             named = {**by.attributes, "shared_name": _unique_name(), "use_node_name_sharing": False}
             copy = _make_operation(f"{table[2]}V2", inputs, named)
-            self._start_table(tensor, copy, by.attributes)
+            with eager_context.eager_mode():
+                types = {"Tkeys": by.attributes["key_dtype"], "Tvalues": by.attributes["value_dtype"]}
+                content = tf.raw_ops.LookupTableExportV2(table_handle=tensor, **types)
+                keys, values = content.keys, content.values
+                if keys.shape.rank == 1:  # their order differs between tables
+                    order = np.argsort(keys.numpy())
+                    keys, values = tf.gather(keys, order), tf.gather(values, order)
+            # Shape inference rejects tables with empty keys, which the operation itself accepts.
+            keys, values = (
+                tf.compat.v1.placeholder_with_default(self._constant(part), None) for part in (keys, values)
+            )
+            self._start(tf.raw_ops.LookupTableImportV2(table_handle=copy, keys=keys, values=values))
         elif tensor.dtype == tf.resource and by.kind not in _STATELESS:
             raise NeedsEagerError(
                 f"it uses a resource of TensorFlow ({by.kind}) that cannot be copied", by.frames
@@ -151,34 +166,12 @@ class _GraphCopies:
         set_origin(copy.op, by.frames)
         return copy
 
-    def _start_variable(self, tensor: Any, copy: Any, attributes: Mapping[str, Any]) -> None:
-        with eager_context.eager_mode():
-            if not tf.raw_ops.VarIsInitializedOp(resource=tensor):
-                return
-            value = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=attributes["dtype"])
-        self._start(tf.raw_ops.AssignVariableOp(resource=copy, value=self._constant(value)))
-
-    def _start_table(self, tensor: Any, copy: Any, attributes: Mapping[str, Any]) -> None:
-        with eager_context.eager_mode():
-            held = tf.raw_ops.LookupTableExportV2(
-                table_handle=tensor, Tkeys=attributes["key_dtype"], Tvalues=attributes["value_dtype"]
-            )
-            keys, values = held.keys, held.values
-            if keys.shape.rank == 1:  # their order differs between tables
-                order = np.argsort(keys.numpy())
-                keys, values = tf.gather(keys, order), tf.gather(values, order)
-        # Shape inference rejects tables with empty keys, which the operation itself accepts.
-        keys, values = (
-            tf.compat.v1.placeholder_with_default(self._constant(part), None) for part in (keys, values)
-        )
-        self._start(tf.raw_ops.LookupTableImportV2(table_handle=copy, keys=keys, values=values))
-
     def _start(self, operation: Any) -> None:
         self._graph.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, operation)
 
 
 def _maker_order(tensor: Any) -> Iterator[tuple[Any, MakerOperation]]:
-    """Yield what a dataset or resource is made of, and itself, each once and after its inputs."""
+    """Yield the datasets and resources that a tensor depends on, and itself, each once, after its inputs."""
     stack: list[tuple[Any, Frames, bool]] = [(tensor, (), False)]
     seen = set()
     while stack:
@@ -193,42 +186,33 @@ def _maker_order(tensor: Any) -> Iterator[tuple[Any, MakerOperation]]:
         elif id(one) not in seen:
             seen.add(id(one))
             stack.append((one, user, True))
-            stack += [(other, by.frames, False) for other in reversed(by.inputs) if _is_handle(other)]
-
-
-def _is_handle(tensor: Any) -> bool:
-    return tensor.dtype in (tf.variant, tf.resource)
+            stack += [(other, by.frames, False) for other in reversed(by.inputs) if other.dtype in _HANDLES]
 
 
 def _make_operation(kind: str, inputs: list[Any], attributes: Mapping[str, Any]) -> Any:
     """Make an operation in the default graph."""
-    make, definition = getattr(tf.raw_ops, kind), op_def_registry.get(kind)
+    make = getattr(tf.raw_ops, kind)
     taken = inspect.signature(make).parameters  # other attributes follow from the inputs
     named = {name: value for name, value in attributes.items() if name in taken and value is not None}
-    return make(**_named_arguments(definition, inputs, attributes), **named)
-
-
-def _named_arguments(definition: Any, inputs: list[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return inputs by their names; lists stay lists."""
-    rest, found = list(inputs), {}
-    for argument in definition.input_arg:
+    rest, arguments = list(inputs), {}
+    for argument in op_def_registry.get(kind).input_arg:
         if argument.number_attr:
             count = int(attributes[argument.number_attr])
         elif argument.type_list_attr:
             count = len(attributes[argument.type_list_attr])
         else:
-            found[argument.name] = rest.pop(0)
+            arguments[argument.name] = rest.pop(0)
             continue
-        found[argument.name], rest = rest[:count], rest[count:]
-    return found
+        arguments[argument.name], rest = rest[:count], rest[count:]
+    return make(**arguments, **named)
 
 
 def _unique_name() -> str:
-    """Return a name for a resource: eager ones have none, so each call would make another resource."""
+    # Eager resources have no name, so each call would make another resource.
     return f"input_analyzer_{uuid.uuid4().hex}"
 
 
-_KEPT = (tf.variant, tf.resource)
+_HANDLES = (tf.variant, tf.resource)  # types of the tensors of datasets and resources
 
 
 @dataclass(frozen=True)
@@ -250,24 +234,14 @@ class MakerOperation:
     frames: Frames
 
 
+# Makers of all tensors that are alive, by the identity of the tensor, which has no hash.
 _made: dict[int, tuple[weakref.ref[Any], MakerOperation]] = {}
-"""By the identity of a tensor, which has no hash; only of those that are alive."""
 
 
 def find_maker(tensor: Any) -> MakerOperation | None:
     """Return the operation that made an eager tensor; None if it was not recorded."""
     found = _made.get(id(tensor))
     return None if found is None else found[1]
-
-
-def _keep(tensor: Any, by: MakerOperation) -> None:
-    key = id(tensor)
-
-    def forget(gone: Any) -> None:
-        if key in _made and _made[key][0] is gone:
-            del _made[key]
-
-    _made[key] = (weakref.ref(tensor, forget), by)
 
 
 @contextmanager
@@ -288,18 +262,18 @@ def _record(
     if graph is not None:  # made in the graph of a function, not executed
         return
     for number, output in enumerate(outputs):
-        if output.dtype in _KEPT:
-            named = dict(zip(attributes[::2], attributes[1::2], strict=True))
-            _keep(
-                output,
-                MakerOperation(tf.compat.as_str(kind), tuple(inputs), named, number, _current_frames()),
-            )
+        if output.dtype not in _HANDLES:
+            continue
+        named = dict(zip(attributes[::2], attributes[1::2], strict=True))
+        frames = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frame = frame.f_back
 
+        def forget(gone: Any, key: int = id(output)) -> None:
+            if key in _made and _made[key][0] is gone:  # its identity may belong to another tensor now
+                del _made[key]
 
-def _current_frames() -> Frames:
-    found = []
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return tuple(reversed(found))
+        by = MakerOperation(tf.compat.as_str(kind), tuple(inputs), named, number, tuple(reversed(frames)))
+        _made[id(output)] = (weakref.ref(output, forget), by)

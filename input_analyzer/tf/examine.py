@@ -49,7 +49,12 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
             names=None if order.source_only else lambda spec: program.component_names(),
         )
     except NeedsEagerError as error:
-        return _examine_without_graph(error)
+        # The input can be read, but not inspected.
+        note = (
+            "The dataset cannot be rebuilt in a graph, which would show its stages: "
+            f"{error}. Rates are measured as a run reads it; there are no stages and no findings."
+        )
+        return Examination(Pipeline("tensorflow", ()), (), (), notes=(note, *private_files.notes()))
     seconds = order.stage_seconds
     timing = time_stages(inspection.traced, seconds, say) if seconds > 0 else Timing(())
     context = replace(
@@ -72,7 +77,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
 
 
 def _compare_records(program: InputProgram, context: Context) -> tuple[Context, tuple[str, ...]]:
-    """Determine what two workers share if Python code decides about it; return the context and notes."""
+    """Determine by reading whether two workers share records; return the context and notes."""
     builder = rebuild_in_graph if program.eager else call_in_graph
     seed = SEED if program.seed is None else program.seed
     found = None
@@ -84,15 +89,6 @@ def _compare_records(program: InputProgram, context: Context) -> tuple[Context, 
     if found in _UNKNOWN_REASONS:
         return replace(context, sharded=None), (SHARING_UNKNOWN.format(_UNKNOWN_REASONS[found]),)
     return replace(context, sharded=found is Overlap.NONE), ()
-
-
-def _examine_without_graph(error: NeedsEagerError) -> Examination:
-    """Return what is known of an input that can be read but not inspected."""
-    note = (
-        "The dataset cannot be rebuilt in a graph, which would show its stages: "
-        f"{error}. The rates are measured as a run reads it; there are no stages and no findings."
-    )
-    return Examination(Pipeline("tensorflow", ()), (), (), notes=(note, *private_files.notes()))
 
 
 # Batches of each worker that are compared.
@@ -113,32 +109,24 @@ def overlap_of_workers(trace: Callable[[int], TracedDataset], role: Role) -> Ove
         role: Environment of each worker while it reads.
     """
 
-    def read(index: int) -> Reading:
-        with role(index), equal_random_numbers():
-            return _read_traced(trace(index))
-
-    return overlap(read(0), read(1), read(0))
-
-
-def _read_traced(traced: TracedDataset) -> Reading:
-    with traced.graph.as_default():
-        # A worker must not read the cache of another one.
-        plain = rebuild(tf.data.experimental.to_variant(traced.dataset).op, remove_caches)
-        dataset = (
-            as_dataset(plain, traced.dataset.element_spec).with_options(_deterministic_options()).take(MOST)
-        )
-        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        leaves = tf.nest.flatten(iterator.get_next(), expand_composites=True)
-    with tf.compat.v1.Session(graph=traced.graph) as session:
-        session.run(initializers(traced.graph))
-        session.run(iterator.initializer)
-        return _read_digests(session.make_callable(leaves))
-
-
-def _deterministic_options() -> Any:
     options = tf.data.Options()
     options.deterministic = True
-    return options
+
+    def read(index: int) -> Reading:
+        with role(index), equal_random_numbers():
+            traced = trace(index)
+            with traced.graph.as_default():
+                # A worker must not read the cache of another one.
+                plain = rebuild(tf.data.experimental.to_variant(traced.dataset).op, remove_caches)
+                dataset = as_dataset(plain, traced.dataset.element_spec).with_options(options).take(MOST)
+                iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+                leaves = tf.nest.flatten(iterator.get_next(), expand_composites=True)
+            with tf.compat.v1.Session(graph=traced.graph) as session:
+                session.run(initializers(traced.graph))
+                session.run(iterator.initializer)
+                return _read_digests(session.make_callable(leaves))
+
+    return overlap(read(0), read(1), read(0))
 
 
 def _read_digests(take: Callable[[], Any]) -> Reading:

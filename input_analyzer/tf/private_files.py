@@ -5,8 +5,7 @@ them: a training run would find them and read what a single worker, or another s
 operations get a path in the folder of the analysis, wherever they are made: by the user's calls, eagerly, in
 a graph or in a function. Files of a run at the user's path are neither read nor changed.
 
-A constant is part of its graph, which is copied whenever it is inspected: half a gigabyte of data was held
-five times by an analysis. A file is mapped once, and a graph holds its name.
+Large arrays are mapped from files there, so that a graph holds only their names.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from cs_toolkit.files import replace_file
 from input_analyzer.tf.rebuild import as_dataset, rebuild, with_arguments
-from input_rules.tf.operations import kind_of, named_inputs
+from input_rules.tf.operations import find_inputs, kind_of
 
 # Functions that make the operations: their modules, and the argument with the path.
 _MAKING = {
@@ -79,7 +78,7 @@ def with_own_files(dataset: Any) -> Any:
         name = _PATHS.get(kind_of(node.type))
         if name is None:
             return None
-        (path,) = named_inputs(node)[name]
+        (path,) = find_inputs(node)[name]
         own = tf.where(tf.equal(path, ""), path, tf.strings.join([path, mark]))
         return with_arguments(node, datasets, {name: own})
 
@@ -91,36 +90,36 @@ def _redirect(module: Any, operation: str, argument: str) -> None:
     make = getattr(module, operation)
     signature = inspect.signature(make)
 
-    def made(*args: Any, **named: Any) -> Any:
+    def make_private_path(given: Any) -> Any:
+        folder, path = _folders[0], tf.convert_to_tensor(given, tf.string)
+        known = tf.get_static_value(path)
+        if known is None:
+            # For example in the function of an interleave: the name is computed when it is called.
+            number = tf.strings.as_string(tf.strings.to_hash_bucket_fast(path, 1 << 62))
+            return tf.where(tf.equal(path, ""), path, tf.strings.join([f"{folder}/", number]))
+        name = os.fsdecode(np.asarray(known).item())
+        if not name or Path(name).is_relative_to(folder):  # in memory, or a copied operation
+            return path
+        _kept[name] = None
+        return tf.constant(str(folder / hashlib.sha256(os.fsencode(name)).hexdigest()[:16]))
+
+    def make_with_private_path(*args: Any, **named: Any) -> Any:
         bound = signature.bind(*args, **named)
-        bound.arguments[argument] = _private_path(bound.arguments[argument])
+        bound.arguments[argument] = make_private_path(bound.arguments[argument])
         return make(*bound.args, **bound.kwargs)
 
-    setattr(module, operation, made)
+    setattr(module, operation, make_with_private_path)
 
 
-def _private_path(given: Any) -> Any:
-    folder, path = _folders[0], tf.convert_to_tensor(given, tf.string)
-    known = tf.get_static_value(path)
-    if known is None:
-        # For example in the function of an interleave: the name is computed when it is called.
-        number = tf.strings.as_string(tf.strings.to_hash_bucket_fast(path, 1 << 62))
-        return tf.where(tf.equal(path, ""), path, tf.strings.join([f"{folder}/", number]))
-    name = os.fsdecode(np.asarray(known).item())
-    if not name or Path(name).is_relative_to(folder):  # in memory, or a copied operation
-        return path
-    _kept[name] = None
-    return tf.constant(str(folder / hashlib.sha256(os.fsencode(name)).hexdigest()[:16]))
-
-
-# Tensors of at least this many bytes are written to files.
+# Arrays of at least this many bytes are written to files. A constant is part of its graph, which is copied
+# whenever it is inspected: an analysis held half a gigabyte of data five times.
 LARGE = 1 << 24
 
 
-def mapped(value: Any, dtype: Any) -> Any:
-    """Return a tensor of the default graph with the values of an array; None if it has to be a constant.
+def map_array(value: Any, dtype: Any) -> Any:
+    """Map an array from a file into the default graph; return None if it has to be a constant.
 
-    Nothing may write to it: it is no initial value for variables, which may take over its buffer.
+    The tensor is read-only: it must not initialize variables, which may take over its buffer.
     """
     if value.nbytes < LARGE or dtype.is_quantized or not (dtype.is_bool or dtype.is_numeric):
         return None
@@ -129,14 +128,14 @@ def mapped(value: Any, dtype: Any) -> Any:
     try:
         if not path.exists():
             replace_file(path, held)
-    except OSError:  # no room for it
+    except OSError:  # the disk is full
         return None
     return tf.raw_ops.ImmutableConst(dtype=dtype, shape=value.shape, memory_region_name=str(path))
 
 
 @cache
 def _data_folder() -> Path:
-    """Return the folder of all processes of the analysis, or one that goes with this process."""
+    """Return the folder of all processes of the analysis, or one that is removed with this process."""
     shared = folder_of_all()
     if shared is not None:
         (shared / "data").mkdir(exist_ok=True)

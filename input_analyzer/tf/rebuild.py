@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from input_rules.tf.operations import (
     dataset_inputs,
+    find_inputs,
     has_control_flow,
     is_dataset,
-    named_inputs,
     topological_order,
 )
 
@@ -71,7 +71,7 @@ def with_arguments(
     fresh = iter(datasets)
     inputs = [
         next(fresh) if is_dataset(tensor) else arguments.get(name, tensor)
-        for name, tensors in named_inputs(node).items()
+        for name, tensors in find_inputs(node).items()
         for tensor in tensors
     ]
     return create(node.graph, node.type, inputs, dict(node.node_def.attr) | dict(attributes))
@@ -118,19 +118,22 @@ def plain_options() -> Any:
 
 def make_sequential(node: Any, datasets: list[Any]) -> Any:
     """Change a pipeline to run in the calling thread: no parallel calls, and nothing is made ahead."""
-    lists = named_inputs(node)
+    lists = find_inputs(node)
     if node.type in ("MapDataset", "ParallelMapDataset", "ParallelMapDatasetV2"):
         inputs = [*datasets, *lists["other_arguments"]]
         # In the calling thread if possible: that executor does not support loops and branches.
         inline = {"use_inter_op_parallelism": tf.compat.v1.AttrValue(b=has_control_flow(node))}
-        return create(node.graph, "MapDataset", inputs, _shared_attributes(node, "f", "Targuments") | inline)
+        return create(node.graph, "MapDataset", inputs, copy_attributes(node, "f", "Targuments") | inline)
     if "ParallelInterleaveDataset" in node.type:
-        length = _cycle_length(lists["cycle_length"][0])
+        length = lists["cycle_length"][0]
+        value = tf.get_static_value(length)
+        if value is None or value <= 0:  # chosen by TensorFlow
+            length = tf.constant(_FILES_AT_ONCE, tf.int64)
         inputs = [*datasets, *lists["other_arguments"], length, lists["block_length"][0]]
-        return create(node.graph, "InterleaveDataset", inputs, _shared_attributes(node, "f", "Targuments"))
+        return create(node.graph, "InterleaveDataset", inputs, copy_attributes(node, "f", "Targuments"))
     if node.type.startswith("ParallelBatchDataset"):
         inputs = [*datasets, lists["batch_size"][0], lists["drop_remainder"][0]]
-        return create(node.graph, "BatchDatasetV2", inputs, _shared_attributes(node))
+        return create(node.graph, "BatchDatasetV2", inputs, copy_attributes(node))
     if node.type.startswith(_PASSING_ON):
         return datasets[0]
     return None
@@ -152,13 +155,6 @@ _PASSING_ON = ("PrefetchDataset", "AssertCardinalityDataset", "AssertNextDataset
 _FILES_AT_ONCE = 4
 
 
-def _cycle_length(length: Any) -> Any:
-    value = tf.get_static_value(length)
-    if value is not None and value > 0:
-        return length
-    return tf.constant(_FILES_AT_ONCE, tf.int64)
-
-
-def _shared_attributes(node: Any, *names: str) -> dict[str, Any]:
-    """Return attributes that an operation shares with its replacement."""
+def copy_attributes(node: Any, *names: str) -> dict[str, Any]:
+    """Return attributes of an operation for its replacement: these, and those of its elements."""
     return {name: node.node_def.attr[name] for name in (*names, "output_types", "output_shapes")}

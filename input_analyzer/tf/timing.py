@@ -12,7 +12,7 @@ stages are measured interleaved, so that a busy machine disturbs all of them ali
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,20 +69,23 @@ def time_stages(
     report = say or (lambda doing: None)
     report("counting the elements of the stages")
     counts = count(traced, 0.15 * seconds)
-    with tf.compat.v1.Session(graph=traced.graph, config=_single_thread_config()) as session:
+    # -1: run in the calling thread. A thread of a pool would have to wait for a CPU as well, which on a busy
+    # machine may take as long as a stage; as it does not compute, that would count as waiting of the stage.
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+    with tf.compat.v1.Session(graph=traced.graph, config=config) as session:
         session.run(initializers(traced.graph))
         workbench = _Workbench(traced, session, counts)
         for stage in traced.pipeline.stages:
             report(f"preparing the timing of {stage.name}")
             workbench.add(stage, 0.25 * seconds / len(traced.pipeline.stages))
-        _measure_in_turns(workbench.probes, time.monotonic() + 0.5 * seconds, report)
+        end = time.monotonic() + 0.5 * seconds
+        for number in range(MOST_ROUNDS):
+            report(f"timing the stages, round {number + 1}")
+            for probe in workbench.probes:
+                probe.measure()
+            if number + 1 >= FEWEST_ROUNDS and time.monotonic() > end:
+                break
     return Timing(_times(traced, counts, workbench), tuple(workbench.notes))
-
-
-def _single_thread_config() -> Any:
-    # -1: run in the calling thread. A thread of a pool would have to wait for a CPU as well, which on a busy
-    # machine may take as long as a stage; as it does not compute, that would count as waiting of the stage.
-    return tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
 
 
 class _Probe:
@@ -144,15 +147,6 @@ class _Probe:
         better = totals[: (len(totals) + 1) // 2]
         cpu, wait = np.median(np.array(better), axis=0)
         return float(cpu), float(wait)
-
-
-def _measure_in_turns(probes: Sequence[_Probe], end: float, report: Callable[[str], None]) -> None:
-    for number in range(MOST_ROUNDS):
-        report(f"timing the stages, round {number + 1}")
-        for probe in probes:
-            probe.measure()
-        if number + 1 >= FEWEST_ROUNDS and time.monotonic() > end:
-            return
 
 
 class _Workbench:
@@ -304,7 +298,7 @@ def count(traced: TracedDataset, seconds: float) -> Counts:
     """
     edges = _Edges(traced)
     last = traced.nodes[traced.pipeline.last.name][-1]
-    delivered = edges.counted(
+    delivered = edges.count_edge(
         rebuild(last, edges.change), element_specs(last), ("", traced.pipeline.last.name)
     )
     with traced.graph.as_default():
@@ -362,12 +356,14 @@ class _Edges:
         inputs = []
         for tensor, other in zip(datasets, dataset_inputs(node), strict=True):
             edge = (own, self._stage_of[other.name])
-            inputs.append(tensor if edge[0] == edge[1] else self.counted(tensor, element_specs(other), edge))
+            inputs.append(
+                tensor if edge[0] == edge[1] else self.count_edge(tensor, element_specs(other), edge)
+            )
         replaced = remove_buffers(node, inputs)
         return copy_operation(node, inputs) if replaced is None else replaced
 
-    def counted(self, tensor: Any, spec: Any, edge: tuple[str, str]) -> Any:
-        """Return the same dataset with a counter of its elements for an edge."""
+    def count_edge(self, tensor: Any, spec: Any, edge: tuple[str, str]) -> Any:
+        """Add a counter for an edge to a dataset; return the dataset that counts its elements."""
         number = len(self._edges)
         self._edges.append(edge)
 
@@ -411,43 +407,31 @@ class Kept:
 
     def dataset(self, graph: Any, *, endless: bool) -> tuple[Any, dict[str, Any]]:
         """Make a dataset of the elements in a graph; return its tensor and the values of its placeholders."""
-        with graph.as_default():
-            dataset, fed = self._sliced() if self._is_sliced() else self._chosen()
-            return tf.data.experimental.to_variant(dataset.repeat() if endless else dataset), fed
-
-    def _is_sliced(self) -> bool:
         first = self.elements[0]
         alike = all(
             np.shape(part) == np.shape(other)
             for element in self.elements
             for part, other in zip(element, first, strict=True)
         )
-        return alike and sum(np.asarray(part).nbytes for part in first) <= _LARGE
-
-    def _sliced(self) -> tuple[Any, dict[str, Any]]:
-        columns = [_stacked(column) for column in zip(*self.elements, strict=True)]
-        holders = [
-            tf.compat.v1.placeholder(spec.dtype, column.shape)
-            for spec, column in zip(self.spec, columns, strict=True)
-        ]
-        dataset = tf.data.Dataset.from_tensor_slices(tuple(holders))
-        return dataset, {holder.name: column for holder, column in zip(holders, columns, strict=True)}
-
-    def _chosen(self) -> tuple[Any, dict[str, Any]]:
         fed: dict[str, Any] = {}
-        parts = []
-        for element in self.elements[:_MOST_LARGE]:
-            holders = tuple(tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in self.spec)
-            fed.update((holder.name, part) for holder, part in zip(holders, element, strict=True))
-            parts.append(tf.data.Dataset.from_tensors(holders).repeat())
-        chosen = tf.data.Dataset.range(len(parts))
-        return tf.data.Dataset.choose_from_datasets(parts, chosen), fed
-
-
-def _stacked(column: tuple[Any, ...]) -> Any:
-    # NumPy strings lose trailing zeros, which serialized records may have.
-    kind = object if isinstance(column[0], bytes) else None
-    return np.stack([np.asarray(part, kind) for part in column])
+        with graph.as_default():
+            if alike and sum(np.asarray(part).nbytes for part in first) <= _LARGE:
+                holders = []
+                for spec, column in zip(self.spec, zip(*self.elements, strict=True), strict=True):
+                    # NumPy strings lose trailing zeros, which serialized records may have.
+                    kind = object if isinstance(column[0], bytes) else None
+                    stack = np.stack([np.asarray(part, kind) for part in column])
+                    holders.append(tf.compat.v1.placeholder(spec.dtype, stack.shape))
+                    fed[holders[-1].name] = stack
+                dataset = tf.data.Dataset.from_tensor_slices(tuple(holders))
+            else:
+                parts = []
+                for element in self.elements[:_MOST_LARGE]:
+                    holders = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in self.spec]
+                    fed.update((holder.name, part) for holder, part in zip(holders, element, strict=True))
+                    parts.append(tf.data.Dataset.from_tensors(tuple(holders)).repeat())
+                dataset = tf.data.Dataset.choose_from_datasets(parts, tf.data.Dataset.range(len(parts)))
+            return tf.data.experimental.to_variant(dataset.repeat() if endless else dataset), fed
 
 
 def is_keepable(node: Any) -> bool:

@@ -62,31 +62,28 @@ def apply_findings(loader: Any, findings: Mapping[str, int | None]) -> Any:
     Returns:
         None if nothing changes, or the loader has a class of the user's.
     """
-    arguments = {} if type(loader) is not DataLoader else _recommended_arguments(loader, findings)
-    return DataLoader(**_loader_arguments(loader) | arguments) if arguments else None
-
-
-def _recommended_arguments(loader: Any, findings: Mapping[str, int | None]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    if type(loader) is not DataLoader:
+        return None
+    arguments: dict[str, Any] = {}
     count = next((findings[name] for name in WORKER_COUNTS if findings.get(name)), None)
     if count is not None and count != loader.num_workers:
-        found["num_workers"] = count
+        arguments["num_workers"] = count
         if not loader.num_workers:
-            found |= {"persistent_workers": True, "prefetch_factor": None}
+            arguments |= {"persistent_workers": True, "prefetch_factor": None}
     if "loader-workers-restarted" in findings and loader.num_workers and not loader.persistent_workers:
-        found["persistent_workers"] = True
-    return found
-
-
-def _loader_arguments(loader: Any) -> dict[str, Any]:
-    """Return the arguments that make a DataLoader like this one."""
+        arguments["persistent_workers"] = True
+    if not arguments:
+        return None
     names = (
         *("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator"),
         *("multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order"),
     )
-    found = {name: getattr(loader, name) for name in names}
+    own = {name: getattr(loader, name) for name in names}
     parts = loader_parts(loader)
     if loader.batch_size is None and parts.batches:
-        return {**found, "batch_sampler": loader.batch_sampler}
-    found |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    return found if parts.iterable else {**found, "sampler": loader.sampler}
+        own["batch_sampler"] = loader.batch_sampler
+    else:
+        own |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        if not parts.iterable:
+            own["sampler"] = loader.sampler
+    return DataLoader(**own | arguments)

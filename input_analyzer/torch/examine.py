@@ -13,7 +13,7 @@ import re
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -56,14 +56,17 @@ _UNKNOWN = "It is unknown whether {0} read different records: all records are eq
 
 
 def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
-    """Read the stages of a loader, time them, compare what tasks and workers read, and apply all rules.
-
-    There is never more than one loader at a time, as its memory is taken for that of a task.
-    """
+    """Read and time the stages of a loader, compare the records of tasks and workers, and apply all rules."""
+    # Only one loader exists at a time, as the memory of this process is taken for that of a task.
     with program.role(Shard(1, 0)):
         pipeline, times = _read_stages(program, order, say)
-    say("comparing what two tasks read")
-    found = _compare_tasks(program)
+    say("comparing the records of two tasks")
+
+    def read(task: int) -> Reading:
+        with program.role(Shard(2, task)), random_numbers_alike():
+            return reading_of(program.build(Shard(2, task)))
+
+    found = overlap(read(0), read(1), read(0))
     context = Context(
         sharded={Overlap.SAME: False, Overlap.NONE: True}.get(found) if found else None,
         memory_bytes=order.memory_bytes or node.read_memory().available_bytes,
@@ -81,16 +84,6 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     )
 
 
-def _compare_tasks(program: InputProgram) -> Overlap | None:
-    """Determine the records that two tasks have in common."""
-
-    def read(task: int) -> Reading:
-        with program.role(Shard(2, task)), random_numbers_alike():
-            return reading_of(program.build(Shard(2, task)))
-
-    return overlap(read(0), read(1), read(0))
-
-
 def _read_stages(
     program: InputProgram, order: Order, say: Callable[[str], None]
 ) -> tuple[Pipeline, tuple[StageTime, ...]]:
@@ -101,13 +94,8 @@ def _read_stages(
     pipeline = read_pipeline(loader, first)
     times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
     unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS_USED}
-    say("comparing what two worker processes read")
+    say("comparing the records of two worker processes")
     used = tuple(time for time in times if time.stage not in unused)
-    return read_pipeline(loader, first, {GETITEM: _compare_workers(loader)}, unused), used
-
-
-def _compare_workers(loader: Any) -> dict[str, Value]:
-    """Return attributes that only several worker processes of a loader's dataset can show."""
     found: dict[str, Value] = {"held": find_open_handle(loader)}
     if loader_parts(loader).iterable:
         common = of_workers(loader)
@@ -115,7 +103,7 @@ def _compare_workers(loader: Any) -> dict[str, Value]:
         found["repeated_by_workers"] = common is Overlap.SOME
     elif loader.num_workers > 1:
         found["same_random"] = same_random_numbers(loader)
-    return found
+    return read_pipeline(loader, first, {GETITEM: found}, unused), used
 
 
 # A shorter epoch is compared as a whole, a longer one as far as it was read.
@@ -137,7 +125,13 @@ def reading_of(loader: Any) -> Reading:
     if loader_parts(loader).iterable:
         return _read_stream(loader.dataset, dataset_makes_batches(loader))
     try:
-        dataset, order = loader.dataset, _flatten_indices(loader_parts(loader).order)
+        dataset = loader.dataset
+        # Samplers of batches yield lists of indices.
+        order = (
+            index
+            for one in loader_parts(loader).order
+            for index in (one if isinstance(one, list | tuple) else (one,))
+        )
         end = time.monotonic() + SECONDS
         found: list[Any] = []
         for index in islice(order, _MOST_INDICES + 1):
@@ -250,12 +244,6 @@ def _digest_rows(batch: Any) -> list[str]:
     if len(sizes) != 1 or None in sizes or single:
         return [digest(batch)]
     return [digest(tuple(row)) for row in zip(*leaves, strict=True)]
-
-
-def _flatten_indices(order: Iterable[Any]) -> Iterator[Any]:
-    """Yield the indices of a sampler, also of batches of indices."""
-    for one in order:
-        yield from one if isinstance(one, list | tuple) else (one,)
 
 
 def _identify_records(dataset: Any, indices: list[Any]) -> tuple[str, ...]:

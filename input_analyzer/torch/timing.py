@@ -40,28 +40,25 @@ def time_stages(
     Raises:
         Exception: anything that the user's dataset or functions raise, unchanged.
     """
-    report = say or (lambda doing: None)
-    with _single_torch_thread():
-        spent = _time_parts(loader_parts(loader), 0.7 * seconds, report)
-    if loader.num_workers:
-        order_ns = [one.cpu for one in spent.get(SAMPLER, [])] or [0]
-        spent[WORKERS] = _time_hand_off(loader, 0.3 * seconds, float(np.mean(order_ns)), report)
-    return tuple(
-        _mean_per_sample(stage.name, spent.get(stage.name, []), pipeline.samples_per_element)
-        for stage in pipeline.stages
-    )
-
-
-@contextmanager
-def _single_torch_thread() -> Iterator[None]:
     import torch
 
+    report = say or (lambda doing: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        spent = _time_parts(loader_parts(loader), 0.7 * seconds, report)
     finally:
         torch.set_num_threads(threads)
+    if loader.num_workers:
+        order_ns = [one.cpu for one in spent.get(SAMPLER, [])] or [0]
+        spent[WORKERS] = _time_hand_off(loader, 0.3 * seconds, float(np.mean(order_ns)), report)
+    times = []
+    for stage in pipeline.stages:
+        # The mean excludes the time of other programs, and includes rare slow records.
+        found = [(one.cpu, one.wait) for one in spent.get(stage.name, [])] or [(0, 0)]
+        cpu, wait = np.mean(found, axis=0) / pipeline.samples_per_element / 1e3
+        times.append(StageTime(stage.name, float(cpu), float(wait)))
+    return tuple(times)
 
 
 def _time_parts(parts: LoaderParts, seconds: float, report: Callable[[str], None]) -> dict[str, list[Spent]]:
@@ -71,7 +68,7 @@ def _time_parts(parts: LoaderParts, seconds: float, report: Callable[[str], None
     layers = parts.layers
     end = time.monotonic() + seconds
     try:
-        with observed_calls(layers, profile):
+        with observe_calls(layers, profile):
             for number, records in enumerate(_read_records(parts, profile)):
                 report("timing the parts of the loader")
                 profile.enter(COLLATE)
@@ -99,7 +96,7 @@ def _read_records(parts: LoaderParts, profile: Profile) -> Iterator[Any]:
             loader.dataset if parts.iterable else loader.batch_sampler if parts.batches else loader.sampler
         )
         profile.leave()
-        # Full batches only: the remainder of an epoch would distort the time per sample.
+        # Only full batches: the remainder of an epoch would distort the time per sample.
         while (records := _next_records(parts, source, profile)) is not None:
             made += 1
             yield records
@@ -124,11 +121,7 @@ def _next_records(parts: LoaderParts, source: Iterator[Any], profile: Profile) -
     profile.leave()
     if indices is None or (loader.batch_size is not None and len(indices) < loader.batch_size):
         return None
-    return _fetch(parts, indices, profile)
-
-
-def _fetch(parts: LoaderParts, indices: Any, profile: Profile) -> Any:
-    dataset = parts.loader.dataset
+    dataset = loader.dataset
     profile.enter(GETITEM)
     try:
         if not parts.batches:
@@ -145,7 +138,11 @@ def _time_hand_off(
 ) -> list[Spent]:
     """Measure the CPU time of this process to receive a batch from the workers, without waiting for them.
 
-    Each time the sampler produces the indices of a later batch, whose time, `order_ns`, is subtracted.
+    Args:
+        loader: The DataLoader.
+        seconds: Time to take.
+        order_ns: Time of the sampler for the indices of a batch, which is subtracted.
+        report: Receives progress.
     """
     found: list[Spent] = []
     end = time.monotonic() + seconds
@@ -160,16 +157,8 @@ def _time_hand_off(
     return found
 
 
-def _mean_per_sample(name: str, spent: list[Spent], samples: int) -> StageTime:
-    """Return the mean: it excludes the time of other programs, and includes rare slow records."""
-    if not spent:
-        return StageTime(name, 0.0, 0.0)
-    cpu, wait = np.mean([(one.cpu, one.wait) for one in spent], axis=0)
-    return StageTime(name, float(cpu) / samples / 1e3, float(wait) / samples / 1e3)
-
-
 @contextmanager
-def observed_calls(layers: tuple[Layer, ...], profile: Profile) -> Iterator[None]:
+def observe_calls(layers: tuple[Layer, ...], profile: Profile) -> Iterator[None]:
     """Observe every call of a layer but the last in the context, for the profile.
 
     Objects temporarily get a class derived from their own, functions are replaced by a wrapper. Calls of
@@ -190,7 +179,13 @@ def observed_calls(layers: tuple[Layer, ...], profile: Profile) -> Iterator[None
 def _observe(hook: Hook, layer: Layer, profile: Profile) -> Callable[[], None]:
     target = hook.target
     if is_function(target):
-        return _replace(hook, _wrap_timed(target, layer.name, profile))
+        owner, place = hook.owner, hook.place
+        wrapper = _wrap_timed(target, layer.name, profile)
+        if isinstance(place, int):
+            owner[place] = wrapper
+            return functools.partial(owner.__setitem__, place, target)
+        setattr(owner, str(place), wrapper)
+        return functools.partial(setattr, owner, str(place), target)
     kind = type(target)
     if layer.op == "transform":
         methods = {"__call__": _wrap_timed(kind.__call__, layer.name, profile)}
@@ -205,25 +200,16 @@ def _observe(hook: Hook, layer: Layer, profile: Profile) -> Callable[[], None]:
     return functools.partial(setattr, target, "__class__", kind)
 
 
-def _replace(hook: Hook, wrapper: Any) -> Callable[[], None]:
-    owner, place = hook.owner, hook.place
-    if isinstance(place, int):
-        owner[place] = wrapper
-        return functools.partial(owner.__setitem__, place, hook.target)
-    setattr(owner, str(place), wrapper)
-    return functools.partial(setattr, owner, str(place), hook.target)
-
-
 def _wrap_timed(function: Any, name: str, profile: Profile) -> Any:
     @functools.wraps(function, assigned=("__name__", "__doc__"), updated=())
-    def timed(*args: Any, **kwargs: Any) -> Any:
+    def time_call(*args: Any, **kwargs: Any) -> Any:
         profile.enter(name)
         try:
             return function(*args, **kwargs)
         finally:
             profile.leave()
 
-    return timed
+    return time_call
 
 
 def _wrap_timed_iterator(function: Any, name: str, profile: Profile) -> Any:

@@ -20,7 +20,7 @@ from input_rules.tf.operations import (
     called_functions,
     constant_input,
     dataset_inputs,
-    named_inputs,
+    find_inputs,
     topological_order,
 )
 
@@ -87,7 +87,7 @@ def read_batch_arguments(node: Any) -> dict[str, Value]:
     """Return `batch_size` and `drop_remainder` of an operation that makes batches; None if not constant."""
     if not node.type.startswith(BATCHING):
         return {}
-    lists = named_inputs(node)
+    lists = find_inputs(node)
     # `rebatch` takes a cycle of sizes, nearly always a single one.
     (argument,) = lists.get("batch_size") or lists.get("batch_sizes") or [None]
     sizes = None if argument is None else tf.get_static_value(argument)
@@ -107,7 +107,7 @@ def is_nested(node: Any) -> bool:
 
 def _keeps_remainder(node: Any) -> bool:
     """Return True if an operation delivers the remainder of an epoch as a smaller batch."""
-    lists = named_inputs(node) if node.type.startswith(BATCHING) else {}
+    lists = find_inputs(node) if node.type.startswith(BATCHING) else {}
     return "drop_remainder" in lists and not tf.get_static_value(lists["drop_remainder"][0])
 
 
@@ -164,7 +164,7 @@ def count_source(node: Any) -> int | None:
         return _count_range(node)
     if not node.type.startswith("TensorSlice"):
         return None
-    first = named_inputs(node)["components"][0]
+    first = find_inputs(node)["components"][0]
     return first.shape[0] if first.shape.rank else None
 
 

@@ -21,7 +21,7 @@ from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.base import Context
 from input_rules.rules.sharding import Split, find_split
-from input_rules.tf.operations import calls_python, named_inputs
+from input_rules.tf.operations import calls_python, find_inputs
 from input_rules.tf.pipeline import GraphBuilder, TracedDataset, call_in_graph, trace
 
 NOT_COMPARED = "It was not checked whether the workers read different records: {}."
@@ -241,7 +241,7 @@ def listed_files(node: Any) -> tuple[str, ...] | None:
     """
     if not node.type.startswith("TensorSlice"):
         return None
-    components = named_inputs(node)["components"]
+    components = find_inputs(node)["components"]
     if len(components) != 1 or components[0].dtype != tf.string:
         return None
     tensor = components[0]

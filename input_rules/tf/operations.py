@@ -30,7 +30,7 @@ def kind_of(operation: str) -> str:
 
 def constant_input(node: Any, name: str) -> int | None:
     """Return an integer argument of an operation; None if it is computed or does not exist."""
-    lists = named_inputs(node)
+    lists = find_inputs(node)
     value = tf.get_static_value(lists[name][0]) if name in lists else None
     return None if value is None else int(value)
 
@@ -59,7 +59,7 @@ def topological_order(last: Any) -> Iterator[Any]:
             stack.extend((other, False) for other in reversed(dataset_inputs(node)))
 
 
-def named_inputs(node: Any) -> dict[str, list[Any]]:
+def find_inputs(node: Any) -> dict[str, list[Any]]:
     """Return the inputs of an operation by their names in its definition; each is a list."""
     tensors = list(node.inputs)
     result = {}

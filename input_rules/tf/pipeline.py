@@ -32,10 +32,10 @@ from input_rules.tf.operations import (
     Origin,
     allows_any_order,
     dataset_inputs,
+    find_inputs,
     find_origin,
     function_traits,
     kind_of,
-    named_inputs,
     topological_order,
 )
 
@@ -259,7 +259,7 @@ def _allows_rewrites(node: Any) -> bool:
 def read_arguments(node: Any) -> dict[str, Value]:
     """Return the constant arguments of a dataset operation by name, without data."""
     found: dict[str, Value] = {}
-    for name, tensors in named_inputs(node).items():
+    for name, tensors in find_inputs(node).items():
         if name in _DATA or len(tensors) != 1 or tensors[0].dtype == tf.variant:
             continue
         value = tf.get_static_value(tensors[0])
@@ -275,7 +275,7 @@ def read_arguments(node: Any) -> dict[str, Value]:
 
 def _holds_paths(source: Any) -> bool:
     """Return True if the slices of tensors are paths with folders."""
-    tensor = named_inputs(source)["components"][0]
+    tensor = find_inputs(source)["components"][0]
     value = tf.get_static_value(tensor) if tensor.dtype == tf.string else None
     return value is not None and value.size > 0 and b"/" in bytes(value.reshape(-1)[0])
 
@@ -309,20 +309,20 @@ def _read_element_type(node: Any) -> dict[str, Value]:
 
 
 def _tensors(spec: Any) -> tuple[Tensor, ...]:
-    return tuple(_tensor(name, leaf) for name, leaf in named_specs(spec))
+    return tuple(_tensor(name, leaf) for name, leaf in name_specs(spec))
 
 
-def named_specs(spec: Any, name: str = "element") -> Iterator[tuple[str, Any]]:
+def name_specs(spec: Any, name: str = "element") -> Iterator[tuple[str, Any]]:
     """Yield the specs of the tensors of an element by their Python expressions, `element['x'][0]`."""
     if isinstance(spec, Mapping):
         for key in sorted(spec):
-            yield from named_specs(spec[key], f"{name}[{key!r}]")
+            yield from name_specs(spec[key], f"{name}[{key!r}]")
     elif isinstance(spec, tuple) and hasattr(spec, "_fields"):
         for field in spec._fields:
-            yield from named_specs(getattr(spec, field), f"{name}.{field}")
+            yield from name_specs(getattr(spec, field), f"{name}.{field}")
     elif isinstance(spec, tuple | list):
         for index, item in enumerate(spec):
-            yield from named_specs(item, f"{name}[{index}]")
+            yield from name_specs(item, f"{name}[{index}]")
     elif not isinstance(spec, NoneTensorSpec):
         yield name, spec
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_analyzer.function_program import called, on_import, program_of
+from input_analyzer.function_program import call_function, on_import, program_of
 from input_analyzer.measure.examine import examine
 from input_analyzer.measure.link import Order
 from input_analyzer.tf.eager_graph import NeedsEagerError, rebuild_in_graph
@@ -211,7 +211,7 @@ def test_what_the_module_of_a_function_makes_is_made_in_a_graph_too(
     monkeypatch.setattr(sys, "path", sys.path[:])
     Path("numbers_of_four.py").write_text(MODULE)
     order: list[str] = []
-    function, made = called("numbers_of_four.py:make", lambda: order.append("prepared"), order.append)
+    function, made = call_function("numbers_of_four.py:make", lambda: order.append("prepared"), order.append)
     assert order == ["prepared", "calling numbers_of_four.py:make"]
     traced = trace(function, in_graph=rebuild_in_graph)
     assert [stage.source for stage in traced.pipeline.stages] == [

@@ -81,15 +81,13 @@ def test_a_short_last_batch_is_let_pass_and_everything_else_refused() -> None:
         (whole[0].astype(np.float64), whole[1]),
         (whole[0][:, :, None], whole[1]),
     ):
-        with pytest.raises(VaryingShapesError, match=r"'features' of the first batch is float32\[4, 3\]"):
+        with pytest.raises(VaryingShapesError, match=r"'features' is float32\[4, 3\] in the first batch"):
             shapes.check(other)
-    with pytest.raises(
-        VaryingShapesError, match=r"or crop them .* drops records has to replace them by others"
-    ):
+    with pytest.raises(VaryingShapesError, match=r"or crop them .* drops records has to replace them"):
         shapes.check((np.zeros([8, 3], np.float32), whole[1]))
     with pytest.raises(VaryingShapesError, match="make all records of one type"):
         shapes.check((whole[0].astype(np.float64), whole[1]))
-    with pytest.raises(VaryingShapesError, match="2 arrays, of batch 9 it is 1 arrays"):
+    with pytest.raises(VaryingShapesError, match="is 2 arrays in the first batch and 1 arrays in batch 9"):
         shapes.check(whole[:1])
 
 

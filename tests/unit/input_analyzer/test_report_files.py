@@ -70,17 +70,20 @@ def test_an_open_descriptor_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def test_a_full_device_is_an_error() -> None:
-    with pytest.raises(CsrunError, match="No space left on device; expected room"):
+    with pytest.raises(CsrunError, match="No space left on device; expected space"):
         write(Path("/dev/full"), "text\n")
 
 
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("missing/input.json", r"--json: there is no folder .*missing'; expected one that exists: create it"),
-        ("file/input.json", "--json: there is no folder"),
+        (
+            "missing/input.json",
+            r"--json: folder .*missing' does not exist; expected an existing one: create it",
+        ),
+        ("file/input.json", "--json: folder .*file' does not exist"),
         ("folder", "--json: 'folder' is a folder; expected a file: for example --json=folder/input.json"),
-        (".", "--json: got no name of a file; expected one, for example --json=input.json"),
+        (".", "--json: got no file name; expected one, for example --json=input.json"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before(
@@ -99,7 +102,7 @@ def test_a_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(CsrunError, match="File too large; expected room"):
+        with pytest.raises(CsrunError, match="File too large; expected space"):
             write(old, "x" * 200_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -192,7 +192,7 @@ def test_what_is_not_in_the_diff_is_named_with_the_reason() -> None:
         ("shard-missing", "it takes more than changing an argument of one call"),
         ("prefetch-missing", "the file does not import TensorFlow as tf"),
         ("parallel-calls-missing", "the file does not import TensorFlow as tf"),
-        ("repeat-missing", "no line of your source makes it"),
+        ("repeat-missing", "no line of your source creates it"),
     }
 
 
@@ -255,7 +255,7 @@ def test_what_git_cannot_bring_back_is_refused_unless_told(source: Path) -> None
 def test_a_file_that_has_changed_meanwhile_is_not_written(source: Path) -> None:
     files = shown(source)
     source.write_bytes(b"# again\n" + BEFORE)
-    with pytest.raises(CsrunError, match="has changed since it was read"):
+    with pytest.raises(CsrunError, match="was changed since it was read"):
         source_changes.write_changes("us", files, yes=True, allow_dirty=False)
     assert source.read_bytes() == b"# again\n" + BEFORE
 

@@ -24,7 +24,7 @@ from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset,
 from input_analyzer.conclusions import find_bottleneck
 from input_analyzer.measure.cpu_time import Profile
 from input_analyzer.measure.examine import stage_costs
-from input_analyzer.torch.timing import observed_calls, time_stages
+from input_analyzer.torch.timing import observe_calls, time_stages
 from input_rules.pipeline import StageTime
 from input_rules.torch.layers import find_layers
 from input_rules.torch.loader import read_pipeline, recorded_calls
@@ -214,7 +214,7 @@ def test_watching_changes_nothing(dataset: Any) -> None:
 
     before, expected = state(), records()
     profile = Profile()
-    with observed_calls(find_layers(dataset, batched=True), profile):
+    with observe_calls(find_layers(dataset, batched=True), profile):
         found = records()
         assert isinstance(dataset, type(dataset).__mro__[0])
     profile.close()

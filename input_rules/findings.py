@@ -48,7 +48,7 @@ class Finding:
             the rest.
         op: the operation that it is about.
         source: the user's line as "file:line"; None if it concerns the pipeline as a whole.
-        message: what was found and why it matters, one sentence.
+        message: the problem and why it matters, one sentence.
         recommended: what to write instead.
         gain: the measured or expected benefit; None if neither is known.
         value: the recommended number, if there is one: worker processes, elements of a buffer.
@@ -96,17 +96,16 @@ def report_lines(
         level = _LEVELS[finding.severity]
         place = f"{finding.source}: " if finding.source else ""
         yield level, f"[input_fn] {finding.id} - {place}{finding.op}(): {finding.message}"
-        gain = f" ({finding.gain})" if finding.gain and _has_figure(finding.gain) else ""
+        gain = ""
+        # Only gains with a figure add to the message of their finding.
+        if finding.gain and finding.gain.kind != "not-speed":
+            has_figure = finding.gain.times is not None or any(map(str.isdigit, finding.gain.text))
+            gain = f" ({finding.gain})" if has_figure else ""
         yield level, f"[input_fn] {finding.id} - recommended: {finding.recommended}{gain}"
     yield from ((logging.INFO, f"[input_fn] note - {note}") for note in notes)
     if command and any(finding.gain and finding.gain.kind == "expected" for finding in findings):
-        yield logging.INFO, f"what they give here is measured by: {join(['cs_input_analyzer', *command])}"
+        yield logging.INFO, f"to measure the gains, run: {join(['cs_input_analyzer', *command])}"
     yield logging.INFO, f"---------- end of the {TITLE} ----------"
-
-
-def _has_figure(gain: Gain) -> bool:
-    """Return True if a gain has a figure, which the message of its finding does not."""
-    return gain.kind != "not-speed" and (gain.times is not None or any(map(str.isdigit, gain.text)))
 
 
 def count_by_severity(findings: Sequence[Finding]) -> str:

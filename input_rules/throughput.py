@@ -53,24 +53,13 @@ ONE_LANE = Lane(0)
 
 def assign_lanes(pipeline: Pipeline) -> Mapping[str, Lane]:
     """Return the lane of every stage, by stage name."""
-    return (
-        _assign_loader_lanes(pipeline) if pipeline.framework == "torch" else _assign_dataset_lanes(pipeline)
-    )
-
-
-def _assign_loader_lanes(pipeline: Pipeline) -> dict[str, Lane]:
-    workers = max((_number(stage, "num_workers") or 0 for stage in pipeline.stages), default=0)
-    main, in_workers = Lane(0), Lane(1, workers)
-    return {
-        stage.name: in_workers if workers and stage.op in _WORKER_STAGES else main
-        for stage in pipeline.stages
-    }
-
-
-_WORKER_STAGES = ("getitem", "transform", "collate")
-
-
-def _assign_dataset_lanes(pipeline: Pipeline) -> dict[str, Lane]:
+    if pipeline.framework == "torch":
+        workers = max((_number(stage, "num_workers") or 0 for stage in pipeline.stages), default=0)
+        main, in_workers = Lane(0), Lane(1, workers)
+        return {
+            stage.name: in_workers if workers and stage.op in _WORKER_STAGES else main
+            for stage in pipeline.stages
+        }
     optimized = all(stage.attributes.get("optimized") is not False for stage in pipeline.stages)
     readers: dict[str, Stage] = {}
     for stage in pipeline.stages:
@@ -82,7 +71,13 @@ def _assign_dataset_lanes(pipeline: Pipeline) -> dict[str, Lane]:
         reader = readers.get(stage.name)
         calls = _threads_for_calls(stage, reader, optimized)
         locked, pooled = (stage.attributes.get(name) is True for name in ("python", "pooled"))
-        if calls is None and reader is not None and not _has_own_producer(reader, readers, optimized):
+        # Whether the input of the reader is produced in another thread than its results.
+        produces = reader is not None and (
+            _number(reader, "buffer_size") != 0
+            if reader.op == "prefetch"
+            else _threads_for_calls(reader, readers.get(reader.name), optimized) is not None
+        )
+        if calls is None and reader is not None and not produces:
             number = found[reader.name].number
         elif calls is None and reader is not None and reader.name in fed:
             number = fed[reader.name]
@@ -96,11 +91,7 @@ def _assign_dataset_lanes(pipeline: Pipeline) -> dict[str, Lane]:
     return found
 
 
-def _has_own_producer(stage: Stage, readers: Mapping[str, Stage], optimized: bool) -> bool:
-    """Return True if the input of a stage is produced in another thread than its own results."""
-    if stage.op == "prefetch":
-        return _number(stage, "buffer_size") != 0
-    return _threads_for_calls(stage, readers.get(stage.name), optimized) is not None
+_WORKER_STAGES = ("getitem", "transform", "collate")
 
 
 # TensorFlow rewrites a pipeline unless its optimizations are turned off: a `map` whose function is stateless
@@ -252,7 +243,7 @@ def time_us(stages: Sequence[StageCost], cpus: float, unaccounted_us: float = 0.
 
 
 def unaccounted_us(stages: Sequence[StageCost], measured_us: float | None) -> float | None:
-    """Return the CPU time per sample of a copy that belongs to no stage, such as handing elements over.
+    """Return the CPU time per sample of a copy that belongs to no stage, such as passing elements on.
 
     Args:
         stages: All stages of a pipeline, after the first epoch.

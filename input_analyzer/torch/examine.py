@@ -43,7 +43,7 @@ from input_rules.torch.loader import (
     length_or_none,
     loader_parts,
     read_pipeline,
-    recorded_calls,
+    record_calls,
 )
 from input_rules.torch.rules import find
 
@@ -88,7 +88,7 @@ def _read_stages(
     program: InputProgram, order: Order, say: Callable[[str], None]
 ) -> tuple[Pipeline, tuple[StageTime, ...]]:
     """Return the stages of a single task with their times, without those that nothing calls."""
-    with recorded_calls():
+    with record_calls():
         loader = program.build(Shard(1, 0))
     first = next(iter(loader), None)
     pipeline = read_pipeline(loader, first)

@@ -1,4 +1,4 @@
-"""What every rule builds on: its context, questions about a pipeline, findings, and expected gains."""
+"""Foundations of all rules: the context, questions about a pipeline, findings, and expected gains."""
 
 from __future__ import annotations
 
@@ -125,22 +125,18 @@ def count_records(pipeline: Pipeline, stage: Stage) -> int | None:
         stage = pipeline.by_name[stage.inputs[0]]
     records = number(stage, "records")
     for later in reversed(downstream):
-        records = None if records is None else _count_after(later, records)
+        if records is None:
+            return None
+        if later.op in _BATCHING or later.op == "shard":
+            parts = number(later, "num_shards" if later.op == "shard" else "batch_size")
+            if not parts:
+                return None
+            drops = later.op in _BATCHING and flag(later, "drop_remainder")
+            records = records // parts if drops else -(-records // parts)
+        elif later.op == "take":
+            count = number(later, "count")
+            records = records if count is None or count < 0 else min(records, count)
     return records
-
-
-def _count_after(stage: Stage, before: int) -> int | None:
-    """Return the elements that a stage makes of this many."""
-    if stage.op in _BATCHING:
-        size = number(stage, "batch_size")
-        return None if not size else before // size if flag(stage, "drop_remainder") else -(-before // size)
-    if stage.op == "shard":
-        shards = number(stage, "num_shards")
-        return None if not shards else -(-before // shards)
-    if stage.op == "take":
-        count = number(stage, "count")
-        return before if count is None or count < 0 else min(before, count)
-    return before
 
 
 _SIZES_KEPT = frozenset({"map", "shuffle", "cache", "prefetch", "enumerate", "with_options", "repeat"})
@@ -199,20 +195,14 @@ def parallel_gain(
     changed = replace(stage, attributes={**stage.attributes, **parallel})
     stages = tuple(changed if one is stage else one for one in pipeline.stages)
     changed_pipeline = replace(pipeline, stages=stages)
-    if not context.times or context.cpus is None:
-        return _bound_of_threads(pipeline, changed_pipeline, stage, files)
-    gain = _modeled_gain(pipeline, context, [stage], changed_pipeline, context.times)
-    return gain and replace(gain, at_most=True)
-
-
-def _bound_of_threads(
-    pipeline: Pipeline, changed_pipeline: Pipeline, stage: Stage, files: int | None
-) -> Gain:
-    """Bound the gain of more threads for a stage of unknown cost."""
+    if context.times and context.cpus is not None:
+        gain = _model_gain(pipeline, context, [stage], changed_pipeline, context.times)
+        return gain and replace(gain, at_most=True)
+    # The cost of the stage is unknown: bound the gain by the number of additional threads.
     before, after = assign_lanes(pipeline)[stage.name], assign_lanes(changed_pipeline)[stage.name]
     if (before.threads, before.threads_per_cpu) == (after.threads, after.threads_per_cpu):
         return Gain("expected", "nothing, as TensorFlow does this by itself here", 1.0, at_most=True)
-    read = "files" if stage.attributes.get("reads") else "what it reads"
+    read = "files" if stage.attributes.get("reads") else "its input"
     if files is not None and files > 0:
         text = f"at most {files} times the rate, if the wait for {read} takes all of the time"
         return Gain("expected", text, float(files), at_most=True)
@@ -221,23 +211,23 @@ def _bound_of_threads(
     return Gain("expected", text)
 
 
-def saved_time_gain(
+def time_saving_gain(
     pipeline: Pipeline, context: Context, stages: Collection[Stage], when: str = ""
 ) -> Gain | None:
-    """Estimate the gain of stages that cost nothing any more; `when` says from when on."""
+    """Estimate the gain if stages no longer take time; `when` states from which epoch on."""
     names = {stage.name for stage in stages}
     left = {name: time for name, time in context.times.items() if name not in names}
     if not context.times or context.cpus is None:
         return Gain("expected", f"the time that this takes is saved{when}")
-    gain = _modeled_gain(pipeline, context, stages, pipeline, left, _ABOUT)
+    gain = _model_gain(pipeline, context, stages, pipeline, left, _ABOUT)
     if gain is None:
         return None
     why = ", as almost nothing else takes time" if gain.times is None else ""
-    return replace(gain, text=f"{gain.text}{when}{why}, not counting the cost of handing elements over")
+    return replace(gain, text=f"{gain.text}{when}{why}, not counting the cost of passing elements on")
 
 
 def sharding_gain(workers: int, what: str) -> Gain:
-    """Bound the gain for stages whose results all workers but one discard today."""
+    """Bound the gain for stages whose results are currently discarded by all workers but one."""
     text = f"up to {workers} times the rate in a job of {workers} workers, if {what} takes all of the time"
     return Gain("expected", text, float(workers), at_most=True)
 
@@ -253,7 +243,7 @@ def format_ratio(times: float) -> str:
     return f"{times:.2f}" if times < 10 else f"{times:.0f}"
 
 
-def _modeled_gain(
+def _model_gain(
     pipeline: Pipeline,
     context: Context,
     stages: Collection[Stage],

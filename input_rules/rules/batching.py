@@ -17,7 +17,7 @@ from input_rules.rules.base import (
     non_speed_gain,
     number,
     overlap_gain,
-    saved_time_gain,
+    time_saving_gain,
 )
 
 # Fraction of the measured time from which a change is worthwhile.
@@ -46,37 +46,35 @@ _UNBATCHED = frozenset(
 def find_smaller_batches(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Find batches whose last one in an epoch may be smaller."""
     for stage in pipeline.stages:
-        left_out = "; at most the last incomplete batch of an epoch is dropped"
         if not flag(stage, "smaller_batch"):
             continue
+        dropped = "; at most the last incomplete batch of an epoch is dropped"
         what = "the last batch may be smaller"
         if makes_records(stage):
             what = "it makes records, and the last one may be smaller"
         if len(stage.inputs) == 1 and is_endless_at(pipeline, pipeline.by_name[stage.inputs[0]]):
-            what, left_out = (
-                "no batch is smaller, as the data never end, but the call does not state that",
-                "",
-            )
+            what = "no batch is smaller, as the data never end, but the call does not state that"
+            dropped = ""
         yield make_finding(
             "drop-remainder-missing",
             "error",
             stage,
             f"{what}, so the batch size is unknown, and {_ONE_SHAPE}",
             _describe_full_batches(pipeline, context, stage),
-            non_speed_gain(f"the program can be compiled{left_out}"),
+            non_speed_gain(f"the program can be compiled{dropped}"),
         )
 
 
 def _describe_full_batches(pipeline: Pipeline, context: Context, stage: Stage) -> str:
-    """Describe what to write so that a call delivers batches of the same size."""
+    """Describe the change with which a call delivers batches of the same size."""
     if stage.op in DROP_ARGUMENTS:
         return f"{stage.op}(..., {DROP_ARGUMENTS[stage.op]}=True)"
-    again = f"batch({number(stage, 'batch_size') or 'N'}, drop_remainder=True)"
+    batch = f"batch({number(stage, 'batch_size') or 'N'}, drop_remainder=True)"
     if stage.op in _UNBATCHED:
-        return f"{stage.op}(..., batch_size=None), followed by {again}"
+        return f"{stage.op}(..., batch_size=None), followed by {batch}"
     if stage.op == "make_csv_dataset" and context.training:
         return f"{stage.op}(..., num_epochs=None), whose batches continue across epochs"
-    return f"unbatch().{again} after {stage.op}(), or its argument that drops the last batch"
+    return f"unbatch().{batch} after {stage.op}(), or its argument that drops the last batch"
 
 
 def find_unknown_sizes(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -84,11 +82,17 @@ def find_unknown_sizes(pipeline: Pipeline, context: Context) -> Iterator[Finding
     unknown = [tensor for tensor in pipeline.element if tensor.shape is None or None in tensor.shape]
     if not unknown:
         return
+
+    def format_shape(tensor: Tensor) -> str:
+        if tensor.shape is None:
+            return "of any shape"
+        return f"[{', '.join('?' if size is None else str(size) for size in tensor.shape)}]"
+
     causes = [stage for stage in pipeline.stages if flag(stage, "unknown_size")]
     explained = causes or any(flag(stage, "smaller_batch") for stage in pipeline.stages)
     # Special tensors (ragged, sparse) do not show their sizes before the last stage.
     for stage in causes if explained else [pipeline.last]:
-        named = ", ".join(f"{tensor.name} {_format_shape(tensor)}" for tensor in unknown)
+        named = ", ".join(f"{tensor.name} {format_shape(tensor)}" for tensor in unknown)
         yield make_finding(
             "shape-unknown",
             "error",
@@ -99,14 +103,8 @@ def find_unknown_sizes(pipeline: Pipeline, context: Context) -> Iterator[Finding
         )
 
 
-def _format_shape(tensor: Tensor) -> str:
-    if tensor.shape is None:
-        return "of any shape"
-    return f"[{', '.join('?' if size is None else str(size) for size in tensor.shape)}]"
-
-
 def _describe_fixed_sizes(stage: Stage) -> str:
-    """Describe what to write so that the sizes after a stage are known."""
+    """Describe the change with which the sizes after a stage are known."""
     if stage.op == "from_generator":
         return "from_generator(..., output_signature=...) with every size a number"
     if stage.op == "padded_batch":
@@ -131,7 +129,13 @@ def find_map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Find
         batches = (other for other in pipeline.after(stage) if other.op == "batch" and is_batched(other))
         batch = next(batches, None)
         between = [s for s in pipeline.after(stage) if batch is not None and s.position < batch.position]
-        if batch is None or not all(_commutes_with_batch(pipeline, other) for other in between):
+        # All stages between can stay before batch(), or move after it as well.
+        if batch is None or not all(
+            flag(other, "free") or _is_vectorizable(pipeline, other)
+            if other.op == "map"
+            else other.op in ("shuffle", "repeat", "prefetch", "cache")
+            for other in between
+        ):
             continue
         share = context.share((stage,))
         if share is not None and share < WORTHWHILE_SHARE:
@@ -143,17 +147,10 @@ def find_map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Find
             "info",
             stage,
             f"{subject} called for every record, though nothing in it needs single records: apart "
-            "from what it computes, a call for a batch costs little more than one for a record",
+            "from the computation itself, a call for a batch costs little more than one for a record",
             "batch(...) first, then map() with a function that takes whole batches",
-            saved_time_gain(pipeline, context, (stage,)),
+            time_saving_gain(pipeline, context, (stage,)),
         )
-
-
-def _commutes_with_batch(pipeline: Pipeline, stage: Stage) -> bool:
-    """Return True if a stage can stay before batch(), or move after it as well."""
-    if stage.op == "map":
-        return flag(stage, "free") or _is_vectorizable(pipeline, stage)
-    return stage.op in ("shuffle", "repeat", "prefetch", "cache")
 
 
 def _is_vectorizable(pipeline: Pipeline, stage: Stage) -> bool:
@@ -206,17 +203,19 @@ def find_missing_repeat(pipeline: Pipeline, context: Context) -> Iterator[Findin
 
 
 def _repeat_place(pipeline: Pipeline) -> tuple[Stage, str]:
-    """Return the stage at which to write repeat(), and the text to recommend.
-
-    If each batch is processed by itself afterwards, that is before the batches, so that epochs share a batch;
-    otherwise at the end, but before a prefetch.
-    """
+    """Return the stage at which to write repeat(), and the text to recommend."""
+    # If each batch is processed by itself afterwards, that is before the batches, so that epochs share a
+    # batch; otherwise at the end, but before a prefetch.
     stage = end = pipeline.last
     batch: Stage | None = None
     while len(stage.inputs) == 1 and not makes_records(stage):
         if stage.op in ("batch", "padded_batch"):
             batch = stage
-        elif not _is_by_batch(stage):
+        elif (
+            stage.op not in ("map", "prefetch", "with_options", "assert_cardinality")
+            or flag(stage, "python")
+            or flag(stage, "random")
+        ):  # it may process several elements together
             break
         if stage is end and stage.op in ("prefetch", "with_options"):
             (end,) = pipeline.inputs_of(stage)
@@ -229,12 +228,6 @@ def _repeat_place(pipeline: Pipeline) -> tuple[Stage, str]:
     return batch, f"repeat() after {describe_call(records)}, before {describe_call(batch)}"
 
 
-def _is_by_batch(stage: Stage) -> bool:
-    """Return True if a stage works on each element by itself."""
-    passing = stage.op in ("map", "prefetch", "with_options", "assert_cardinality")
-    return passing and not (flag(stage, "python") or flag(stage, "random"))
-
-
 def is_endless(pipeline: Pipeline) -> bool:
     """Return True if a pipeline never ends, as far as is known without running it."""
     return is_endless_at(pipeline, pipeline.last)
@@ -245,24 +238,35 @@ def is_endless_at(pipeline: Pipeline, stage: Stage) -> bool:
     known: dict[str, bool] = {}
     for other in pipeline.stages:  # in the order of the pipeline: inputs come first
         endless_inputs = [known[name] for name in other.inputs]
-        known[other.name] = flag(other, "endless") or _continues(other, endless_inputs)
+        if flag(other, "endless"):
+            endless = True
+        elif other.op == "take" and (number(other, "count") or -1) >= 0:
+            endless = False
+        elif not other.inputs:
+            endless = other.op in ("random", "counter")
+        elif other.op in ("zip", "enumerate") or flag(other, "stop_on_empty_dataset"):
+            endless = all(endless_inputs)
+        else:
+            endless = any(endless_inputs)
+        known[other.name] = endless
     return known[stage.name]
-
-
-def _continues(stage: Stage, endless_inputs: list[bool]) -> bool:
-    """Return True if a stage never ends, given whether its inputs do."""
-    if stage.op == "take" and (number(stage, "count") or -1) >= 0:
-        return False
-    if not stage.inputs:
-        return stage.op in ("random", "counter")
-    ends_with_one = stage.op in ("zip", "enumerate") or flag(stage, "stop_on_empty_dataset")
-    return all(endless_inputs) if ends_with_one else any(endless_inputs)
 
 
 def find_missing_prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Find batches that are made only on demand, and work that follows the last prefetch."""
-    tail = _chain_to_end(pipeline)
-    last_prefetch = next((stage for stage in tail if _prefetches(stage)), None)
+    tail = [pipeline.last]  # the last stages, backwards, as long as each has a single input
+    while len(tail[-1].inputs) == 1:
+        tail.append(pipeline.by_name[tail[-1].inputs[0]])
+    last_prefetch = next(
+        (
+            stage
+            for stage in tail
+            if stage.op == "prefetch"
+            # A call of a library may prefetch at its end.
+            or (stage.kinds[-1:] == ("PrefetchDataset",) and number(stage, "buffer_size") != 0)
+        ),
+        None,
+    )
     if last_prefetch is None:
         optimized = all(stage.attributes.get("optimized") is not False for stage in pipeline.stages)
         adding = ", if TensorFlow does not add it by itself" if optimized else ""
@@ -290,13 +294,6 @@ def find_missing_prefetch(pipeline: Pipeline, context: Context) -> Iterator[Find
         )
 
 
-def _prefetches(stage: Stage) -> bool:
-    """Return True if a stage makes its elements ahead, also if a library call does so at its end."""
-    if stage.op == "prefetch":
-        return True
-    return stage.kinds[-1:] == ("PrefetchDataset",) and number(stage, "buffer_size") != 0
-
-
 def find_empty_prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Find prefetch buffers of size 0."""
     for stage in pipeline.stages:
@@ -311,14 +308,6 @@ def find_empty_prefetch(pipeline: Pipeline, context: Context) -> Iterator[Findin
             )
 
 
-def _chain_to_end(pipeline: Pipeline) -> list[Stage]:
-    """Return the stages from the last one backwards, as long as each has a single input."""
-    chain = [pipeline.last]
-    while len(chain[-1].inputs) == 1:
-        chain.append(pipeline.by_name[chain[-1].inputs[0]])
-    return chain
-
-
 NARROW = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 
 
@@ -330,6 +319,12 @@ def find_wide_types(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             made.setdefault((_stage_of_type(pipeline, tensor).name, tensor.dtype), []).append(tensor)
     for (stage, dtype), tensors in made.items():
         narrow = NARROW[dtype]
+        if any(tensor.shape is None or None in tensor.shape for tensor in tensors):
+            gain = "half of its bytes" if len(tensors) == 1 else "half of their bytes"
+        else:
+            wide = int("".join(filter(str.isdigit, dtype))) // 8
+            count = sum(prod(size for size in tensor.shape or () if size is not None) for tensor in tensors)
+            gain = f"{count * wide:,} bytes a batch become {count * wide // 2:,}"
         yield make_finding(
             "dtype-wide",
             "info" if "int" in dtype else "warning",
@@ -339,7 +334,7 @@ def find_wide_types(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             f"tf.cast(x, tf.{narrow}) as early as possible"
             if pipeline.framework == "tensorflow"
             else f"{narrow} in the dataset",
-            _saved_bytes(tensors),
+            Gain("expected", gain),
         )
 
 
@@ -372,12 +367,3 @@ def _stage_of_type(pipeline: Pipeline, tensor: Tensor) -> Stage:
             break
         stage = before
     return stage
-
-
-def _saved_bytes(tensors: Sequence[Tensor]) -> Gain:
-    """Describe the halved bytes of tensors of one type, as numbers if their sizes are known."""
-    if any(tensor.shape is None or None in tensor.shape for tensor in tensors):
-        return Gain("expected", "half of its bytes" if len(tensors) == 1 else "half of their bytes")
-    wide = int("".join(filter(str.isdigit, tensors[0].dtype))) // 8
-    count = sum(prod(size for size in tensor.shape or () if size is not None) for tensor in tensors)
-    return Gain("expected", f"{count * wide:,} bytes a batch become {count * wide // 2:,}")

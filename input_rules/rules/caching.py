@@ -1,4 +1,4 @@
-"""Rules about caches: whether they fit into memory, and what they would save."""
+"""Rules about caches: whether they fit into memory, and the time that they would save."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from input_rules.rules.base import (
     non_speed_gain,
     number,
     reshuffles,
-    saved_time_gain,
+    time_saving_gain,
 )
 
 # Fraction of a worker's memory that a cache may take to be recommended.
@@ -89,8 +89,11 @@ def find_missing_cache(pipeline: Pipeline, context: Context) -> Iterator[Finding
     best: tuple[float, Stage, int, tuple[Stage, ...]] | None = None
     for stage in pipeline.stages:
         before = (*pipeline.before(stage), stage)
-        if any(_varies(other) for other in before):
-            continue
+        if any(
+            reshuffles(other) or other.op in ("repeat", "from_generator") or flag(other, "random")
+            for other in before
+        ):
+            continue  # its elements may differ from epoch to epoch
         # Sources in memory cost as much as a cache.
         saved_stages = tuple(other for other in before if other.op not in _IN_MEMORY)
         size, share = _epoch_bytes(pipeline, stage), context.share(saved_stages)
@@ -105,7 +108,7 @@ def find_missing_cache(pipeline: Pipeline, context: Context) -> Iterator[Finding
             best = (share, stage, size, saved_stages)
     if best is not None and best[0] < 1:
         _, stage, size, saved_stages = best
-        gain = saved_time_gain(pipeline, context, saved_stages, " from the second epoch on")
+        gain = time_saving_gain(pipeline, context, saved_stages, " from the second epoch on")
         # Without measured times, or with Python whose calls may wait, it is a hint.
         measured = gain is not None and gain.cpus is not None
         large = gain is not None and (gain.times is None or gain.times >= WARNING_RATIO)
@@ -121,10 +124,6 @@ def find_missing_cache(pipeline: Pipeline, context: Context) -> Iterator[Finding
 
 
 _IN_MEMORY = frozenset({"from_tensor_slices", "from_tensors", "range"})
-
-
-def _varies(stage: Stage) -> bool:
-    return reshuffles(stage) or stage.op in ("repeat", "from_generator") or flag(stage, "random")
 
 
 def _epoch_bytes(pipeline: Pipeline, stage: Stage) -> int | None:

@@ -75,7 +75,12 @@ _RESUMED = "a resumed training run sees each record of an epoch once"
 def find_nondeterministic_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Find elements that come in the order in which they happen to be ready."""
     for stage in pipeline.stages:
-        if flag(stage, "any_order") and any(map(_may_be_parallel, pipeline.before(stage))):
+        parallel = any(
+            other.attributes.get("deterministic") != "true"  # that preserves the order
+            and (other.op in ("map", "interleave") or is_parallel(other))
+            for other in pipeline.before(stage)
+        )
+        if flag(stage, "any_order") and parallel:
             yield make_finding(
                 "order-not-deterministic",
                 "warning",
@@ -95,13 +100,6 @@ def find_nondeterministic_order(pipeline: Pipeline, context: Context) -> Iterato
                 "deterministic=True, or no such argument",
                 non_speed_gain(_RESUMED),
             )
-
-
-def _may_be_parallel(stage: Stage) -> bool:
-    """Return True if a stage may make several results at once and does not itself preserve their order."""
-    if stage.attributes.get("deterministic") == "true":
-        return False
-    return stage.op in ("map", "interleave") or is_parallel(stage)
 
 
 def find_stateful_randomness(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

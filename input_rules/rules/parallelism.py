@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_rules.findings import Finding
+from input_rules.formatting import plural
 from input_rules.pipeline import AUTOTUNE, Pipeline, Stage
 from input_rules.rules.base import (
     AUTOTUNE_NAME,
@@ -19,7 +20,7 @@ from input_rules.rules.base import (
     number,
     order_dependence,
     parallel_gain,
-    saved_time_gain,
+    time_saving_gain,
 )
 from input_rules.rules.batching import WORTHWHILE_SHARE
 from input_rules.throughput import assign_lanes, is_parallel
@@ -100,22 +101,17 @@ def find_fixed_cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Fi
         if wanted == AUTOTUNE and context.cpus is not None and context.cpus <= most_cpus_for(length):
             continue
         many = f", if a worker has more than {most_cpus_for(length)} CPUs" if wanted == AUTOTUNE else ""
+        inputs = plural(length, "file" if stage.attributes.get("reads") else "dataset")
         yield make_finding(
             "cycle-length-fixed",
             "info",
             stage,
-            f"it reads {_count_inputs(length, stage)} at once, whatever number of CPUs the worker has",
+            f"it reads {inputs} at once, whatever number of CPUs the worker has",
             f"interleave(..., cycle_length={format_argument(wanted)}, num_parallel_calls=CS_AUTOTUNE){many}",
             parallel_gain(pipeline, context, stage, wanted),
             None if wanted == AUTOTUNE else wanted,
             order_dependence(pipeline, stage),
         )
-
-
-def _count_inputs(number: int, stage: Stage) -> str:
-    """Count the inputs that a stage interleaves: files, or other datasets that its function makes."""
-    what = "file" if stage.attributes.get("reads") else "dataset"
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def find_flat_map_of_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -141,7 +137,9 @@ def find_sequential_reader(pipeline: Pipeline, context: Context) -> Iterator[Fin
     if not context.training:
         return
     for stage in pipeline.stages:
-        files = _count_files(pipeline, stage)
+        # Names of files are given as a list or as a dataset.
+        counts = (number(one, "files") for one in (stage, *pipeline.before(stage)))
+        files = next((count for count in counts if count is not None), None)
         one_by_one = "FlatMapDataset" in stage.kinds
         if stage.op in READERS and one_by_one and files != 1 and (files or stage.inputs):
             wanted = files_at_once(context.cpus)
@@ -157,12 +155,6 @@ def find_sequential_reader(pipeline: Pipeline, context: Context) -> Iterator[Fin
             )
 
 
-def _count_files(pipeline: Pipeline, stage: Stage) -> int | None:
-    """Return the files of a reader, given as a list of names or as a dataset of names."""
-    counts = (number(one, "files") for one in (stage, *pipeline.before(stage)))
-    return next((count for count in counts if count is not None), None)
-
-
 _INSTEAD = "TensorFlow operations instead, or the same work once when the data are prepared"
 # Python calls that run in parallel.
 _LOCK_FREE = "files, network, decoders and NumPy functions that release the lock"
@@ -173,7 +165,7 @@ def find_python_code(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     for stage in pipeline.stages:
         if not flag(stage, "python"):
             continue
-        gain = saved_time_gain(pipeline, context, (stage,))
+        gain = time_saving_gain(pipeline, context, (stage,))
         if stage.op == "from_generator":
             yield make_finding(
                 "python-generator",

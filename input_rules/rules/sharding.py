@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from input_rules.findings import Finding, Severity
+from input_rules.formatting import plural
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.rules.base import (
     Context,
@@ -42,15 +43,15 @@ class Split:
     source: str | None
 
 
-def find_split(alone: Pipeline, of_two: Pipeline, counts: tuple[int, ...]) -> Split | None:
+def find_split(single: Pipeline, of_two: Pipeline, counts: tuple[int, ...]) -> Split | None:
     """Return how files are distributed; None if records are distributed instead, or if it is unknown.
 
     Args:
-        alone: The pipeline of the only worker, which has all files.
+        single: The pipeline of the only worker, which has all files.
         of_two: The pipeline of the first of two workers.
         counts: Files that the sources of each of two workers have.
     """
-    source, first = _files_source(alone), _files_source(of_two)
+    source, first = _files_source(single), _files_source(of_two)
     files = None if source is None else number(source, "files")
     if source is None or first is None or not files:
         return None
@@ -66,16 +67,25 @@ def find_uneven_split(split: Split, workers: int) -> Finding | None:
     severity: Severity = (
         "error" if files < workers else "info" if files > _MANY_FILES_PER_WORKER * workers else "warning"
     )
-    counted = "1 file" if files == 1 else f"{files} files"
+    divisors = [n for n in range(1, files + 1) if not files % n]
+    near = [n for n in divisors if n < workers][-1:] + [n for n in divisors if n > workers][:1]
+    fewest = files // workers  # files of some workers; others have one more
+    multiples = f"{fewest * workers} or {(fewest + 1) * workers}" if fewest else str(workers)
+    gain = "every record is trained on as often as any other"
+    if fewest:
+        gain = (
+            f"no record is trained on {100 / fewest:.0f} % more often than others, as with {fewest} and "
+            f"{fewest + 1} files"
+        )
     return Finding(
         "files-not-divisible",
         severity,
         split.op,
         split.source,
-        f"{counted} for {workers} workers: {_UNEVEN if files > workers else _TOO_FEW}",
-        f"{_nearest_divisors(files, workers)}, or a number of files that {workers} divides: "
-        f"{_nearest_multiples(files, workers)}",
-        non_speed_gain(_describe_imbalance(files // workers, files // workers + 1)),
+        f"{plural(files, 'file')} for {workers} workers: {_UNEVEN if files > workers else _TOO_FEW}",
+        f"{' or '.join(map(str, near))} worker{'' if near == [1] else 's'} (the chief's task not counted), "
+        f"or a number of files that {workers} divides: {multiples}",
+        non_speed_gain(gain),
     )
 
 
@@ -86,49 +96,49 @@ _UNEVEN = "some workers have fewer records than others, which are trained on mor
 _TOO_FEW = "some workers have no file and nothing to read"
 
 
-def _nearest_divisors(files: int, workers: int) -> str:
-    """Describe the numbers of workers nearest to the given one that divide the files."""
-    divisors = [n for n in range(1, files + 1) if not files % n]
-    below = [n for n in divisors if n < workers][-1:]
-    near = below + [n for n in divisors if n > workers][:1]
-    return f"{' or '.join(map(str, near))} worker{'' if near == [1] else 's'} (the chief's task not counted)"
-
-
-def _nearest_multiples(files: int, workers: int) -> str:
-    """Describe the nearest numbers of files that the workers divide."""
-    below = files // workers * workers
-    return f"{below} or {below + workers}" if below else str(workers)
-
-
 def find_missing_shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Find workers that all read the same records in the same order."""
     if any(stage.op == "shard" for stage in pipeline.stages) or context.sharded is not False:
         return
-    if is_batched(pipeline.last) and all(map(_is_one_record, pipeline.stages)):
-        return  # a single record, repeated: there is nothing to shard
-    selecting = [stage for stage in pipeline.stages if _selects(pipeline, stage)]
+    one_record = all(
+        stage.op in _KEEPING_ONE_RECORD if stage.inputs else stage.kinds == ("TensorDataset",)
+        for stage in pipeline.stages
+    )
+    if one_record and is_batched(pipeline.last):
+        return  # synthetic data that repeat a single record: there is nothing to shard
     # After the last stage that joins datasets or selects records: sharded before it, a worker would select
-    # other records, or none.
+    # other records, or none. A stage that numbers batches, or carries state from one to the next, may do so
+    # per worker.
+    selecting = [
+        stage
+        for stage in pipeline.stages
+        if len(stage.inputs) > 1
+        or makes_records(stage)
+        or stage.op in _SELECTING
+        or (stage.op in _SELECTING_RECORDS_BY_POSITION and not reads_batches(pipeline, stage))
+    ]
     stage = selecting[-1] if selecting else pipeline.stages[0]
     joins_batches = len(stage.inputs) > 1 and reads_batches(pipeline, stage)
     where = (
         _shard_of_each_input(stage)
         if stage.op == _SAMPLING or joins_batches
-        else _place_for_shard(pipeline, stage)
+        else _describe_shard(pipeline, stage)
     )
+    workers = context.workers
+    message = "each worker would read the same records: with N workers, each is trained on N times per epoch"
+    if workers > 1:
+        message = (
+            f"all {workers} workers read the same records: each record is trained on {workers} times per "
+            "epoch"
+        )
     yield make_finding(
         "shard-missing",
-        "error" if context.workers > 1 and context.training else "warning",
+        "error" if workers > 1 and context.training else "warning",
         stage,
-        _same_records(context.workers),
+        message,
         f"{where}, both from TF_CONFIG or input_context",
         non_speed_gain(EACH_ONCE),
     )
-
-
-def _is_one_record(stage: Stage) -> bool:
-    """Return True if a stage is a single record, or only repeats and changes one, as synthetic data do."""
-    return stage.kinds == ("TensorDataset",) if not stage.inputs else stage.op in _KEEPING_ONE_RECORD
 
 
 # Calls that make no other records of a single one, such as a user's synthetic input.
@@ -137,18 +147,8 @@ _KEEPING_ONE_RECORD = frozenset(
 )
 
 
-def _same_records(workers: int) -> str:
-    """Describe the effect of all workers reading the same records."""
-    if workers > 1:
-        return (
-            f"all {workers} workers read the same records: each record is trained on {workers} times per "
-            "epoch"
-        )
-    return "each worker would read the same records: with N workers, each is trained on N times per epoch"
-
-
-def _place_for_shard(pipeline: Pipeline, stage: Stage) -> str:
-    """Describe what to write after a stage, or as its arguments, so that every worker reads its own part."""
+def _describe_shard(pipeline: Pipeline, stage: Stage) -> str:
+    """Describe the call of shard() after a stage, or its arguments, that gives every worker its own part."""
     if stage.op == _LISTING and is_unseeded(stage):
         # Every worker would shard its results in another order.
         return f"{_LISTING}(..., shuffle=False), {_SHARD} after {describe_call(stage)}, then shuffle()"
@@ -158,15 +158,6 @@ def _place_for_shard(pipeline: Pipeline, stage: Stage) -> str:
     if any(map(shuffles, (stage, *pipeline.before(stage)))):
         place += ", with one seed in all workers for the shuffle before it"
     return f"{_SHARD} {place}"
-
-
-def _selects(pipeline: Pipeline, stage: Stage) -> bool:
-    if len(stage.inputs) > 1 or makes_records(stage):
-        return True
-    # A stage that numbers batches, or carries state from one to the next, may do so per worker.
-    return stage.op in _SELECTING or (
-        stage.op in _SELECTING_RECORDS_BY_POSITION and not reads_batches(pipeline, stage)
-    )
 
 
 _SELECTING = frozenset({"take", "skip", "take_while"})
@@ -180,7 +171,17 @@ def find_late_shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             continue
         before = list(pipeline.before(stage))
         mixing = next((other for other in before if is_unseeded(other)), None)
-        wasteful = next((other for other in before if _mixes_records(pipeline, other)), None)
+        # A common seed is usual for shuffles of file names.
+        wasteful = next(
+            (
+                other
+                for other in before
+                if shuffles(other)
+                and other.op != _LISTING
+                and not any(later.attributes.get("reads") for later in pipeline.after(other))
+            ),
+            None,
+        )
         if mixing is not None:
             yield make_finding(
                 "shard-after-shuffle",
@@ -219,11 +220,25 @@ def find_late_shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 
 def _find_shard_after_work(pipeline: Pipeline, context: Context, shard: Stage) -> Iterator[Finding]:
     """Find a shard that could come before a function, a batch or a choice among datasets."""
-    work = _repeated_work(pipeline, shard)
+    work, stage = None, shard  # the first stage that computes records and that the shard could precede
+    while len(stage.inputs) == 1:
+        (stage,) = pipeline.inputs_of(stage)
+        if stage.op == _SAMPLING:
+            work = stage
+            break
+        computes = stage.op in _BATCHING or (stage.op == "map" and not flag(stage, "free"))
+        parts_batches = stage.op == "unbatch" and reads_batches(pipeline, stage)
+        if makes_records(stage) or not (computes or parts_batches or stage.op in _PASSING):
+            break
+        # Elements that are unbatched later can be sharded only before they are batched, a single element
+        # never.
+        single = any(count_records(pipeline, other) in (0, 1) for other in pipeline.inputs_of(stage))
+        if computes and not reads_batches(pipeline, stage) and not single:
+            work = stage
     if work is None:
         return
-    again = [stage for stage in pipeline.before(shard) if stage.position >= work.position]
-    share = context.share(tuple(again))
+    repeated = [stage for stage in pipeline.before(shard) if stage.position >= work.position]
+    share = context.share(tuple(repeated))
     if share is not None and share < WORTHWHILE_SHARE:
         return
     yield make_finding(
@@ -237,25 +252,6 @@ def _find_shard_after_work(pipeline: Pipeline, context: Context, shard: Stage) -
     )
 
 
-def _repeated_work(pipeline: Pipeline, shard: Stage) -> Stage | None:
-    """Return the first stage that computes records and that the shard could precede."""
-    found, stage = None, shard
-    while len(stage.inputs) == 1:
-        (stage,) = pipeline.inputs_of(stage)
-        if stage.op == _SAMPLING:
-            return stage
-        computes = stage.op in _BATCHING or (stage.op == "map" and not flag(stage, "free"))
-        parts_batches = stage.op == "unbatch" and reads_batches(pipeline, stage)
-        if makes_records(stage) or not (computes or parts_batches or stage.op in _PASSING):
-            break
-        # Elements that are unbatched later can be sharded only before they are batched, a single element
-        # never.
-        lone = any(count_records(pipeline, other) in (0, 1) for other in pipeline.inputs_of(stage))
-        if computes and not reads_batches(pipeline, stage) and not lone:
-            found = stage
-    return found
-
-
 def _shard_of_each_input(choice: Stage) -> str:
     takes = "chooses from" if choice.op in (_SAMPLING, "choose_from_datasets") else "joins"
     return f"{_SHARD} of each dataset that {describe_call(choice)} {takes}"
@@ -266,12 +262,6 @@ _SAMPLING = "sample_from_datasets"
 _LISTING = "list_files"
 _BATCHING = frozenset({"batch", "padded_batch"})
 _PASSING = frozenset({"map", "prefetch", "with_options", "cache"})
-
-
-def _mixes_records(pipeline: Pipeline, stage: Stage) -> bool:
-    """Return True if a stage shuffles records; a common seed is usual for names of files."""
-    of_names = stage.op == _LISTING or any(later.attributes.get("reads") for later in pipeline.after(stage))
-    return shuffles(stage) and not of_names
 
 
 def _describe_shuffle(mixing: Stage) -> str:
@@ -305,11 +295,3 @@ def _shards_files(pipeline: Pipeline, source: Stage) -> bool:
     shards = [s for s in pipeline.stages if s.op == "shard" and s.position > source.position]
     reads = [s for s in pipeline.stages if s.attributes.get("reads")]
     return bool(shards) and (not reads or shards[0].position < reads[0].position)
-
-
-def _describe_imbalance(fewest: int, most: int) -> str:
-    """Describe how much more often some records are trained on than others."""
-    if not fewest:
-        return "every record is trained on as often as any other"
-    more = 100 * (most / fewest - 1)
-    return f"no record is trained on {more:.0f} % more often than others, as with {fewest} and {most} files"

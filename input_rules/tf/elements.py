@@ -17,9 +17,9 @@ from input_rules.pipeline import Value
 from input_rules.rules.base import READERS
 from input_rules.rules.batching import ENDLESS
 from input_rules.tf.operations import (
-    called_functions,
     constant_input,
     dataset_inputs,
+    find_functions,
     find_inputs,
     topological_order,
 )
@@ -62,25 +62,22 @@ def find_unknown_sizes(last: Any, functions: Mapping[str, Any]) -> UnknownSizes:
             continue
         seen.add(node.name)
         unknown = [other for other in dataset_inputs(node) if not _is_known(_shapes_of(other))]
-        decides = _sets_sizes(node, functions)
-        if _keeps_remainder(node):
+        record_shapes = [shape[1:] for shape in _shapes_of(node)]
+        # Padding, also in its function, sets the sizes of records, and rebatching sets their number; the
+        # sizes that such an operation reads do not matter.
+        kinds = [node.type, *_inner_kinds(node, functions)]
+        decides = any("PaddedBatch" in kind for kind in kinds) or (
+            "Rebatch" in node.type and _is_known(record_shapes)
+        )
+        lists = find_inputs(node) if node.type.startswith(BATCHING) else {}
+        if "drop_remainder" in lists and not tf.get_static_value(lists["drop_remainder"][0]):
             found.smaller.add(node.name)
-            if decides and not _is_known(_record_shapes(node)):
+            if decides and not _is_known(record_shapes):
                 found.others.add(node.name)
         elif decides or not unknown:
             found.others.add(node.name)
         waiting += [] if decides else unknown
     return found
-
-
-def _sets_sizes(node: Any, functions: Mapping[str, Any]) -> bool:
-    """Return True if the sizes that an operation reads do not matter.
-
-    Padding, also in its function, sets the sizes of records, and rebatching sets their number.
-    """
-    kinds = [node.type, *(inner.op for one in called_functions(node, functions) for inner in one.node_def)]
-    pads = any("PaddedBatch" in kind for kind in kinds)
-    return pads or ("Rebatch" in node.type and _is_known(_record_shapes(node)))
 
 
 def read_batch_arguments(node: Any) -> dict[str, Value]:
@@ -105,12 +102,6 @@ def is_nested(node: Any) -> bool:
     return any(kind == tf.variant.as_datatype_enum for kind in node.node_def.attr["output_types"].list.type)
 
 
-def _keeps_remainder(node: Any) -> bool:
-    """Return True if an operation delivers the remainder of an epoch as a smaller batch."""
-    lists = find_inputs(node) if node.type.startswith(BATCHING) else {}
-    return "drop_remainder" in lists and not tf.get_static_value(lists["drop_remainder"][0])
-
-
 def _shapes_of(node: Any) -> Shapes:
     """Return the shapes of a dataset operation; none if it does not state them."""
     return [tf.TensorShape(shape) for shape in node.node_def.attr["output_shapes"].list.shape]
@@ -118,11 +109,6 @@ def _shapes_of(node: Any) -> Shapes:
 
 def _is_known(shapes: Shapes) -> bool:
     return all(shape.is_fully_defined() for shape in shapes)
-
-
-def _record_shapes(node: Any) -> Shapes:
-    """Return the shapes of single records in the batches of an operation."""
-    return [shape[1:] for shape in _shapes_of(node)]
 
 
 # Operations that deliver as many elements per epoch as they read.
@@ -154,21 +140,22 @@ def count_elements(nodes: Sequence[Any]) -> ElementCount:
     found: dict[str, ElementCount] = {}
     for node in nodes:
         read = [found.get(other.name, ElementCount()) for other in dataset_inputs(node)]
-        found[node.name] = _count_of_node(node, read)
+        found[node.name] = _count_elements_of(node, read)
     return found[nodes[-1].name]
 
 
 def count_source(node: Any) -> int | None:
     """Count the elements of slices of tensors, or of a range; None for other or unknown sources."""
     if node.type == "RangeDataset":
-        return _count_range(node)
+        start, stop, step = (constant_input(node, name) for name in ("start", "stop", "step"))
+        return None if start is None or stop is None or not step else max(0, -(-(stop - start) // step))
     if not node.type.startswith("TensorSlice"):
         return None
     first = find_inputs(node)["components"][0]
     return first.shape[0] if first.shape.rank else None
 
 
-def _count_of_node(node: Any, read: list[ElementCount]) -> ElementCount:
+def _count_elements_of(node: Any, read: list[ElementCount]) -> ElementCount:
     if not read:
         size = 1 if node.type == "TensorDataset" else count_source(node)
         return ElementCount(size, size is not None and size >= ENDLESS)
@@ -202,13 +189,6 @@ def _minimum(counts: Iterable[int | None]) -> int | None:
     return min((one for one in known if one is not None), default=None) if None not in known else None
 
 
-def _count_range(node: Any) -> int | None:
-    start, stop, step = (constant_input(node, name) for name in ("start", "stop", "step"))
-    if start is None or stop is None or not step:
-        return None
-    return max(0, -(-(stop - start) // step))
-
-
 # Operations that deliver the elements of a dataset that their function makes of each element.
 _FLATTENING = ("FlatMapDataset", "InterleaveDataset", "ParallelInterleaveDataset")
 # Sources in such a function that make several elements of one.
@@ -240,30 +220,32 @@ def find_record_path(last: Any, functions: Mapping[str, Any]) -> RecordPath:
         functions: The function library of the graph: FunctionDef by name.
     """
     nodes = list(topological_order(last))
-    aside = find_random_sources(last)
+    random_sources = find_random_sources(last)
     record_inputs: dict[str, list[str]] = {}
     depths: dict[str, int] = {}
     for node in nodes:
-        read = [other.name for other in dataset_inputs(node)[_index_inputs(node) :]]
-        record_inputs[node.name] = [name for name in read if name not in aside] or read
+        first = 1 if node.type in CHOOSING else 0
+        read = [other.name for other in dataset_inputs(node)[first:]]
+        record_inputs[node.name] = [name for name in read if name not in random_sources] or read
         before = max((depths[name] for name in record_inputs[node.name]), default=0)
         depths[node.name] = max(0, _batch_depth(node, before, functions))
     # Elements that are batched more often than this are batches of records.
     level = max(0, depths[last.name] - 1)
-    makers = {node.name for node in nodes if node.name not in aside and _makes_records(node, depths, level)}
+    makers = {
+        node.name
+        for node in nodes
+        if node.name not in random_sources
+        and (
+            node.type.startswith("WindowDataset")
+            or (node.type.startswith((*BATCHING, "GroupByWindow")) and 0 < depths[node.name] <= level)
+        )
+    }
     parts: set[str] = set()
     for node in reversed(nodes):
         if node.name in makers | parts:
             parts.update(record_inputs[node.name])
     batched = (name for name, depth in depths.items() if depth > level)
     return RecordPath(frozenset(batched), frozenset(makers), frozenset(parts))
-
-
-def _makes_records(node: Any, depths: Mapping[str, int], level: int) -> bool:
-    if node.type.startswith("WindowDataset"):
-        return True
-    batches = node.type.startswith((*BATCHING, "GroupByWindow"))
-    return batches and 0 < depths[node.name] <= level
 
 
 def find_random_sources(last: Any) -> set[str]:
@@ -277,11 +259,8 @@ def find_random_sources(last: Any) -> set[str]:
     return found
 
 
-def _index_inputs(node: Any) -> int:
-    return 1 if node.type in CHOOSING else 0
-
-
 def _batch_depth(node: Any, before: int, functions: Mapping[str, Any]) -> int:
+    """Return how often the elements of an operation are batched, given that of its inputs."""
     if "Rebatch" in node.type:
         return max(1, before)
     if node.type.startswith(BATCHING):
@@ -295,16 +274,11 @@ def _batch_depth(node: Any, before: int, functions: Mapping[str, Any]) -> int:
     if not node.type.startswith(_FLATTENING) or any(map(is_nested, dataset_inputs(node))):
         # The function makes a record of a window of records.
         return before
-    undone = any("Unbatch" in kind for kind in within)
-    return (0 if _splits_elements(node, functions) else before) + batching - undone
-
-
-def _splits_elements(node: Any, functions: Mapping[str, Any]) -> bool:
-    """Return True if an operation makes several independent elements of one."""
-    if not node.type.startswith(_FLATTENING) or any(map(is_nested, dataset_inputs(node))):
-        return False
-    return any(kind.startswith(_SPLITTING_SOURCES) for kind in _inner_kinds(node, functions))
+    unbatching = any("Unbatch" in kind for kind in within)
+    splits = any(kind.startswith(_SPLITTING_SOURCES) for kind in within)
+    return (0 if splits else before) + batching - unbatching
 
 
 def _inner_kinds(node: Any, functions: Mapping[str, Any]) -> list[str]:
-    return [inner.op for function in called_functions(node, functions) for inner in function.node_def]
+    """Return the kinds of all operations in the functions of an operation."""
+    return [inner.op for function in find_functions(node, functions) for inner in function.node_def]

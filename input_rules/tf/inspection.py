@@ -43,7 +43,7 @@ class Inspection:
         context: The run that it is for.
         findings: Findings of all rules.
         split: Files that are distributed among the workers; None if they share records, or if it is unknown.
-        by_python: Python code decides what workers read, so only reading can show what they share.
+        by_python: Python code decides which records workers read, so only reading shows whether they differ.
         notes: Remarks for readers, one sentence each.
     """
 
@@ -95,7 +95,12 @@ def inspect(
     start = time.monotonic()
     traced = trace(partial(make, workers, 0), seed, samples_per_element, in_graph=in_graph)
     took_s = time.monotonic() - start
-    traced = _rename_tensors(add_listed_files(traced), names)
+    traced = add_listed_files(traced)
+    element = traced.pipeline.element
+    known = () if names is None else names(traced.dataset.element_spec)
+    if len(known) == len(element):
+        renamed = tuple(replace(tensor, name=name) for name, tensor in zip(known, element, strict=True))
+        traced = replace(traced, pipeline=replace(traced.pipeline, element=renamed))
     context = Context(training=training, workers=workers, memory_bytes=memory_bytes)
     if not shared:
         return Inspection(traced, context, find(traced.pipeline, context))
@@ -116,22 +121,24 @@ def inspect(
 def _compare_workers(
     traced: TracedDataset, context: Context, first: TracedDataset, last: TracedDataset
 ) -> Inspection:
-    """Apply all rules with what the first and the last worker are seen to share."""
+    """Compare the input of the first and of the last worker, and apply all rules."""
     differ = fingerprint(first.graph) != fingerprint(last.graph)
     by_python = not differ and calls_python(first.graph)
-    both = (first.pipeline, last.pipeline)
-    files = tuple(count for count in map(_count_files, both) if count is not None)
+    files: list[int] = []
+    caches = []
+    for pipeline in (first.pipeline, last.pipeline):
+        counts = [stage.attributes.get("files") for stage in pipeline.stages]
+        files += [count for count in counts if isinstance(count, int)][:1]
+        names = (stage.attributes.get("filename") for stage in pipeline.stages if stage.op == "cache")
+        caches.append(frozenset(name for name in names if isinstance(name, str) and name))
     context = replace(
-        context,
-        sharded=None if by_python else differ,
-        shared_caches=frozenset.intersection(*map(_cache_files, both)),
+        context, sharded=None if by_python else differ, shared_caches=frozenset.intersection(*caches)
     )
-    alone = context.workers == 1
     return Inspection(
         traced,
         context,
         find(traced.pipeline, context),
-        find_split(traced.pipeline, first.pipeline, files) if alone else None,
+        find_split(traced.pipeline, first.pipeline, tuple(files)) if context.workers == 1 else None,
         by_python,
         (SHARING_UNKNOWN.format(PYTHON_UNSEEN),) if by_python else (),
     )
@@ -142,13 +149,12 @@ def _trace_as_workers(
 ) -> tuple[TracedDataset, TracedDataset]:
     """Trace the function as the first and as the last of several workers, with equal random numbers.
 
-    It may draw a seed from them, as the directory loaders of Keras do, which is no sharding.
-
     Raises:
         Exception: anything that it raises then, unchanged.
     """
     found = []
     for index in (0, workers - 1):
+        # The function may draw a seed, as the directory loaders of Keras do: that is no sharding.
         with equal_random_numbers():
             traced = trace(partial(make, workers, index), seed, in_graph=in_graph)
             found.append(add_listed_files(traced))
@@ -162,28 +168,6 @@ def equal_random_numbers() -> Iterator[None]:
         random.seed(_SEED)
         np.random.seed(_SEED)
         yield
-
-
-def _rename_tensors(traced: TracedDataset, names: Names | None) -> TracedDataset:
-    known = () if names is None else names(traced.dataset.element_spec)
-    element = traced.pipeline.element
-    if len(known) != len(element):
-        return traced
-    renamed = tuple(replace(tensor, name=name) for name, tensor in zip(known, element, strict=True))
-    return replace(traced, pipeline=replace(traced.pipeline, element=renamed))
-
-
-def _cache_files(pipeline: Pipeline) -> frozenset[str]:
-    names = (stage.attributes.get("filename") for stage in pipeline.stages if stage.op == "cache")
-    return frozenset(name for name in names if isinstance(name, str) and name)
-
-
-def _count_files(pipeline: Pipeline) -> int | None:
-    for stage in pipeline.stages:
-        count = stage.attributes.get("files")
-        if isinstance(count, int):
-            return count
-    return None
 
 
 # Attribute of an operation with the path of a file that is named after its content.
@@ -214,27 +198,24 @@ def _digest_nodes(nodes: Iterable[Any]) -> str:
 
 
 def _encode_node(node: Any) -> bytes:
-    kept = sorted((name, value) for name, value in node.attr.items() if _describes_data(name, value))
-    described = b"".join(name.encode() + _encode_value(name, value) for name, value in kept)
-    return str(node.op).encode() + b"\0" + hashlib.sha256(described).digest()
-
-
-def _encode_value(name: str, value: Any) -> bytes:
-    if name == MAPPED_FILE:  # every process has its own folder
-        return Path(value.s.decode()).name.encode()
-    serialized: bytes = value.SerializeToString(deterministic=True)
-    return serialized
-
-
-def _describes_data(name: str, value: Any) -> bool:
-    is_function = value.HasField("func") or bool(value.list.func)
-    return not (is_function or name in _NAMES or name.startswith("_"))
+    """Encode the kind of an operation and a digest of its attributes, without names and functions."""
+    digest = hashlib.sha256()
+    for name in sorted(node.attr):
+        value = node.attr[name]
+        if name in _NAMES or name.startswith("_") or value.HasField("func") or value.list.func:
+            continue
+        digest.update(name.encode())
+        if name == MAPPED_FILE:  # every process has its own folder
+            digest.update(Path(value.s.decode()).name.encode())
+        else:
+            digest.update(value.SerializeToString(deterministic=True))
+    return str(node.op).encode() + b"\0" + digest.digest()
 
 
 _PASSING_ON = ("Identity", "Reshape")
 
 
-def listed_files(node: Any) -> tuple[str, ...] | None:
+def list_files(node: Any) -> tuple[str, ...] | None:
     """Return the names of files that an operation delivers one by one; None if it delivers something else.
 
     Patterns of `list_files` are expanded as the run would.
@@ -251,11 +232,7 @@ def listed_files(node: Any) -> tuple[str, ...] | None:
         value = tf.get_static_value(tensor)
     if value is not None:
         return tuple(name.decode(errors="replace") for name in value.reshape(-1).tolist())
-    return _match_patterns(tensor.op) if tensor.op.type == "MatchingFiles" else None
-
-
-def _match_patterns(node: Any) -> tuple[str, ...] | None:
-    patterns = tf.get_static_value(node.inputs[0])
+    patterns = tf.get_static_value(tensor.op.inputs[0]) if tensor.op.type == "MatchingFiles" else None
     if patterns is None:
         return None
     try:
@@ -270,7 +247,7 @@ def add_listed_files(traced: TracedDataset) -> TracedDataset:
     for stage in traced.pipeline.stages:
         nodes = traced.nodes[stage.name]
         if not stage.inputs and not {"files", "records", "reads"} & set(stage.attributes):
-            names = listed_files(nodes[0])
+            names = list_files(nodes[0])
             if names is not None and all(node.type.startswith("Shuffle") for node in nodes[1:]):
                 count = len(names)
                 stage = replace(stage, attributes={**stage.attributes, "files": count, "records": count})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,8 +19,8 @@ from cs_toolkit.source_files import is_user_file
 from input_rules.formatting import display_path
 from input_rules.pipeline import Value
 
+# Operations that make variants of other kinds: ragged, sparse and optional values, lists and maps of tensors.
 _VALUES = re.compile("Ragged|Serialize|TensorList|EmptyTensor|TensorMap|Optional")
-"""What makes variants of other kinds: ragged, sparse and optional values, lists and maps of tensors."""
 
 
 def kind_of(operation: str) -> str:
@@ -102,7 +102,7 @@ _CALLING_KINDS = re.compile(r"(Parallel)?(Map|Filter|Scan|TakeWhile|GroupBy)\w*D
 
 
 def function_traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
-    """Return what the functions of a dataset operation do; empty if it has none.
+    """Return the properties of the functions of a dataset operation; empty if it has none.
 
     Args:
         node: The operation.
@@ -115,15 +115,21 @@ def function_traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]
         (computes nothing), `single` (works on one record at a time), `reads` (kind of the files that it
         reads), `opens` (reads files of any kind).
     """
-    names = [name for value in node.node_def.attr.values() for name in _named(value)]
+    names = [name for value in node.node_def.attr.values() for name in _function_names(value)]
     if not names:
         return {}
     kinds = set(_operations(names, functions))
     readers = sorted(kind_of(kind) for kind in kinds if re.match(r"(TFRecord|TextLine|FixedLength)", kind))
+    # The name of a function is like `__inference_Dataset_map_convert_12`.
+    match = re.match(r"__inference_Dataset_[a-z]+(?:_[a-z]+)*?_(.+?)_\d+$", names[0])
+    # The random state may be a variable, as for Keras layers and `tf.random.Generator`.
+    draws_from_variable = any(_GENERATING.match(kind) for kind in kinds) or (
+        bool(_ASSIGNING & kinds) and any(_BY_KEY.match(kind) for kind in kinds)
+    )
     found: dict[str, Value] = {
-        "function": _python_name(names[0]),
+        "function": match[1] if match and match[1].isidentifier() else None,
         "python": bool(kinds & PYTHON),
-        "random": any(is_random(kind) for kind in kinds) or _draws_from_variable(kinds),
+        "random": draws_from_variable or any(is_random(kind) for kind in kinds),
         "pooled": not node.type.startswith(_READING_KINDS)
         or any(_CALLING_KINDS.match(kind) for kind in kinds),
         "stateful": any(is_stateful(kind) for kind in kinds),
@@ -137,10 +143,10 @@ def function_traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]
     return found
 
 
-def called_functions(node: Any, functions: Mapping[str, Any]) -> Iterator[Any]:
+def find_functions(node: Any, functions: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the functions of a dataset operation, and those that they call, from the function library."""
     yield from _transitive_functions(
-        [name for value in node.node_def.attr.values() for name in _named(value)], functions
+        [name for value in node.node_def.attr.values() for name in _function_names(value)], functions
     )
 
 
@@ -154,7 +160,7 @@ def function_library(last: Any) -> dict[str, Any]:
     waiting, seen = [last], {last.name}
     while waiting:
         node = waiting.pop()
-        found |= {one.signature.name: one for one in called_functions(node, whole)}
+        found |= {one.signature.name: one for one in find_functions(node, whole)}
         fresh = [tensor.op for tensor in node.inputs if tensor.op.name not in seen]
         seen |= {other.name for other in fresh}
         waiting += fresh
@@ -170,7 +176,7 @@ def calls_python(graph: Any) -> bool:
 
 def has_control_flow(node: Any) -> bool:
     """Return True if a function of a dataset operation has a loop or a branch."""
-    names = [name for value in node.node_def.attr.values() for name in _named(value)]
+    names = [name for value in node.node_def.attr.values() for name in _function_names(value)]
     functions = _LIBRARIES.get(node.graph, {})
     if not functions.keys() >= set(names):
         # Serialized only if needed: the graph's data, which may be large, is copied with it.
@@ -183,7 +189,7 @@ _LIBRARIES: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
 _CONTROL_FLOW = re.compile(r"(Stateless)?(If|While|Case)$|(Ref)?(Switch|Merge|Enter|Exit)$")
 
 
-def _named(value: Any) -> Iterator[str]:
+def _function_names(value: Any) -> Iterator[str]:
     if value.HasField("func"):
         yield value.func.name
     for function in value.list.func:
@@ -207,7 +213,7 @@ def _transitive_functions(names: list[str], functions: Mapping[str, Any]) -> Ite
         seen.add(name)
         yield functions[name]
         for node in functions[name].node_def:
-            waiting += [inner for value in node.attr.values() for inner in _named(value)]
+            waiting += [inner for value in node.attr.values() for inner in _function_names(value)]
             if node.op in functions:
                 waiting.append(node.op)
 
@@ -220,13 +226,6 @@ def is_random(kind: str) -> bool:
         return False
     names = {attribute.name for attribute in definition.attr}
     return {"seed", "seed2"} <= names
-
-
-def _draws_from_variable(kinds: Collection[str]) -> bool:
-    """Return True if the random state is a variable, as for Keras layers and `tf.random.Generator`."""
-    if any(_GENERATING.match(kind) for kind in kinds):
-        return True
-    return bool(_ASSIGNING & {*kinds}) and any(_BY_KEY.match(kind) for kind in kinds)
 
 
 _GENERATING = re.compile(
@@ -250,12 +249,6 @@ def is_stateful(kind: str) -> bool:
 
 
 _JUDGED_BY_CONTENT = frozenset({"Assert", "If", "While", "Case"})
-
-
-def _python_name(name: str) -> str | None:
-    """Extract `convert` from `__inference_Dataset_map_convert_12`; None for names of another form."""
-    match = re.match(r"__inference_Dataset_[a-z]+(?:_[a-z]+)*?_(.+?)_\d+$", name)
-    return match.group(1) if match and match.group(1).isidentifier() else None
 
 
 # Functions that TensorFlow wraps others in.
@@ -286,7 +279,7 @@ _FRAMES: WeakKeyDictionary[Any, dict[str, Frames]] = WeakKeyDictionary()
 
 
 def set_origin(operation: Any, frames: Frames) -> None:
-    """Set the traceback of an operation that stands for another one."""
+    """Set the traceback of an operation that is the copy of another one."""
     _FRAMES.setdefault(operation.graph, {})[operation.name] = frames
 
 
@@ -310,21 +303,16 @@ def _origin_of_frames(frames: Frames, name: str) -> Origin:
     last = own[-1]
     called = next((frame for frame in frames[last + 1 :] if frame[2] not in _DECORATORS), None)
     path, line, _ = frames[last]
+    function = called[2] if called else None
+    if called and function == "__init__":  # named by its class
+        around = [(end - first, one) for first, end, one in _classes(called[0]) if first <= called[1] <= end]
+        function = re.sub(r"V\d+$", "", min(around)[1]) if around else function
     return Origin(
         f"{display_path(path)}:{line}",
-        _callable_name(called) if called else None,
+        function,
         frames,
         (frames[: last + 1], called[0] if called else None, called[2] if called else name),
     )
-
-
-def _callable_name(called: tuple[str, int, str]) -> str:
-    """Return the name of what a user has called: for a constructor, that of the class."""
-    path, line, name = called
-    if name != "__init__":
-        return name
-    around = [(end - first, known) for first, end, known in _classes(path) if first <= line <= end]
-    return re.sub(r"V\d+$", "", min(around)[1]) if around else name
 
 
 @cache

@@ -120,10 +120,15 @@ def read_dataset(graph: Any, dataset: Any, samples_per_element: int | None = Non
     groups = _group_by_call(last)
     functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
     stages = _make_stages(groups, functions, find_unknown_sizes(last, functions))
-    element = _tensors(dataset.element_spec)
+    element = []
+    for name, spec in name_specs(dataset.element_spec):
+        dtype, shape = getattr(spec, "dtype", None), getattr(spec, "shape", None)
+        rank = getattr(shape, "rank", None)
+        sizes = None if shape is None or rank is None else tuple(shape.as_list())
+        element.append(Tensor(name, dtype.name if dtype is not None else type(spec).__name__, sizes))
     if samples_per_element is None:
         samples_per_element = _batch_size(stages, element)
-    pipeline = Pipeline("tensorflow", stages, element, samples_per_element)
+    pipeline = Pipeline("tensorflow", stages, tuple(element), samples_per_element)
     nodes = {stage.name: tuple(group.nodes) for stage, group in zip(stages, groups, strict=True)}
     return TracedDataset(graph, dataset, pipeline, nodes)
 
@@ -136,10 +141,8 @@ class _Group:
     nodes: list[Any] = field(default_factory=list)
 
     def takes(self, node: Any, made_by: Origin) -> bool:
-        """Return True if the call that made this group made the node, too.
-
-        A call in a loop makes the same operations again, with the same traceback: that is another stage.
-        """
+        """Return True if the call that made this group made the node, too."""
+        # A call in a loop makes the same operations again, with the same traceback: that is another stage.
         if made_by.function in _MAKE_ONE:
             return False
         return self.origin.call == made_by.call and all(
@@ -204,14 +207,27 @@ def _op_name(group: _Group, attributes: Mapping[str, Value]) -> str:
 def _read_attributes(
     nodes: Sequence[Any], functions: Mapping[str, Any], unknown: UnknownSizes, random_sources: Collection[str]
 ) -> dict[str, Value]:
-    """Merge the arguments of the last operation with what the other operations read and do."""
+    """Merge the arguments of the last operation with the properties of the other operations."""
     merged: dict[str, Value] = {}
     for node in nodes:
-        merged.update(_merge_traits(merged, function_traits(node, functions)))
+        for name, value in function_traits(node, functions).items():
+            before = merged.get(name)
+            merged[name] = value
+            if isinstance(value, bool) and isinstance(before, bool):
+                # A call is `free` if all operations are free; it has another property if any of them has.
+                merged[name] = (before and value) if name == "free" else (before or value)
         if node.name not in random_sources or nodes[-1].name in random_sources:
             merged.update(read_batch_arguments(node))
         if node.type == "OptionsDataset":
-            merged["optimized"] = _allows_rewrites(node)
+            options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
+            tuned, changed = options.autotune_options, options.optimization_options
+            rewriting = (changed, "apply_default_optimizations"), (changed, "map_parallelization")
+            # Whether TensorFlow may make calls parallel that were not written so.
+            merged["optimized"] = all(
+                getattr(message, name)
+                for message, name in ((tuned, "enabled"), *rewriting)
+                if message.HasField(name)
+            )
             merged["any_order"] = allows_any_order(node) or None
         if node.type.startswith(_READERS):
             merged["reads"] = kind_of(node.type)
@@ -225,35 +241,21 @@ def _read_attributes(
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _merge_traits(before: Mapping[str, Value], more: Mapping[str, Value]) -> dict[str, Value]:
-    """Merge traits of operations of a call: `free` if all are free, other flags if any has them."""
-    merged = dict(more)
-    for name, value in more.items():
-        if isinstance(value, bool) and isinstance(before.get(name), bool):
-            merged[name] = (before[name] and value) if name == "free" else (before[name] or value)
-    return merged
-
-
 def _read_counts(nodes: Sequence[Any], *, reads: bool) -> dict[str, Value]:
     """Return `records` of an epoch, the number of `files` that are read, and `endless`."""
     first = next((node for node in nodes if not dataset_inputs(node)), None)
     count = None if first is None else count_source(first)
     whole = count_elements(nodes)
-    has_names = first is not None and first.type.startswith("TensorSlice") and _holds_paths(first)
+    has_paths = False  # the slices of tensors are paths with folders
+    if first is not None and first.type.startswith("TensorSlice"):
+        tensor = find_inputs(first)["components"][0]
+        value = tf.get_static_value(tensor) if tensor.dtype == tf.string else None
+        has_paths = value is not None and value.size > 0 and b"/" in bytes(value.reshape(-1)[0])
     return {
         "records": None if reads else whole.epoch,
-        "files": count if reads or has_names else None,
+        "files": count if reads or has_paths else None,
         "endless": whole.endless or None,
     }
-
-
-def _allows_rewrites(node: Any) -> bool:
-    """Return True if options let TensorFlow make calls parallel that were not written so."""
-    options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
-    tuned, changed = options.autotune_options, options.optimization_options
-    rewriting = (changed, "apply_default_optimizations"), (changed, "map_parallelization")
-    switches = ((tuned, "enabled"), *rewriting)
-    return all(getattr(message, name) for message, name in switches if message.HasField(name))
 
 
 def read_arguments(node: Any) -> dict[str, Value]:
@@ -271,13 +273,6 @@ def read_arguments(node: Any) -> dict[str, Value]:
         ):
             found[attribute.name] = _to_plain_value(node.get_attr(attribute.name))
     return found
-
-
-def _holds_paths(source: Any) -> bool:
-    """Return True if the slices of tensors are paths with folders."""
-    tensor = find_inputs(source)["components"][0]
-    value = tf.get_static_value(tensor) if tensor.dtype == tf.string else None
-    return value is not None and value.size > 0 and b"/" in bytes(value.reshape(-1)[0])
 
 
 def _to_plain_value(value: Any) -> Value:
@@ -308,10 +303,6 @@ def _read_element_type(node: Any) -> dict[str, Value]:
     return named | {"fixed_shape": True, "element_bytes": total}
 
 
-def _tensors(spec: Any) -> tuple[Tensor, ...]:
-    return tuple(_tensor(name, leaf) for name, leaf in name_specs(spec))
-
-
 def name_specs(spec: Any, name: str = "element") -> Iterator[tuple[str, Any]]:
     """Yield the specs of the tensors of an element by their Python expressions, `element['x'][0]`."""
     if isinstance(spec, Mapping):
@@ -327,15 +318,7 @@ def name_specs(spec: Any, name: str = "element") -> Iterator[tuple[str, Any]]:
         yield name, spec
 
 
-def _tensor(name: str, spec: Any) -> Tensor:
-    dtype = getattr(spec, "dtype", None)
-    shape = getattr(spec, "shape", None)
-    rank = getattr(shape, "rank", None)
-    sizes = None if shape is None or rank is None else tuple(shape.as_list())
-    return Tensor(name, dtype.name if dtype is not None else type(spec).__name__, sizes)
-
-
-def _batch_size(stages: tuple[Stage, ...], element: tuple[Tensor, ...]) -> int:
+def _batch_size(stages: tuple[Stage, ...], element: Sequence[Tensor]) -> int:
     if not is_batched(stages[-1]):
         return 1
     for tensor in element:

@@ -80,7 +80,11 @@ def _convert_leaf(value: Any, name: str) -> Any:
     if (texts := as_texts(value)) is not None:
         return texts
     if isinstance(value, torch.Tensor):
-        return _check_dense(value, name)
+        if value.layout is not torch.strided or value.is_nested:
+            layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+            dense = "make it dense, e.g. with to_dense(), in the collate_fn"
+            raise ComponentError(name, f"a {layout} tensor", dense)
+        return value
     if isinstance(value, np.ndarray | np.generic):
         if value.dtype.kind not in _NUMBERS:
             raise ComponentError(name, f"an array of {value.dtype}", _NO_NUMBERS)
@@ -88,17 +92,12 @@ def _convert_leaf(value: Any, name: str) -> Any:
     if isinstance(value, Number):
         return np.asarray(value)
     if isinstance(value, list):
-        return _to_array(value, name)
+        try:
+            return np.asarray(value)
+        except ValueError:
+            pad = "pad them to one length in the collate_fn"
+            raise ComponentError(name, "lists of numbers of different lengths", pad) from None
     raise ComponentError(name, _type_name(value), _CONTAINERS)
-
-
-def _check_dense(value: Any, name: str) -> Any:
-    if value.layout is not torch.strided or value.is_nested:
-        layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
-        raise ComponentError(
-            name, f"a {layout} tensor", "make it dense, e.g. with to_dense(), in the collate_fn"
-        )
-    return value
 
 
 def _is_numeric(value: list[Any] | tuple[Any, ...]) -> bool:
@@ -106,14 +105,6 @@ def _is_numeric(value: list[Any] | tuple[Any, ...]) -> bool:
     if all(isinstance(item, list | tuple) for item in value):
         return bool(value) and all(map(_is_numeric, value))
     return all(isinstance(item, Number) for item in value)
-
-
-def _to_array(value: list[Any], name: str) -> np.ndarray:
-    try:
-        return np.asarray(value)
-    except ValueError:
-        pad = "pad them to one length in the collate_fn"
-        raise ComponentError(name, "lists of numbers of different lengths", pad) from None
 
 
 def _type_name(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import Context
-from input_rules.torch.loader import read_pipeline, recorded_calls
+from input_rules.torch.loader import read_pipeline, record_calls
 from input_rules.torch.rules import find
 
 _NOT_COMPARED = "Run cs_input_analyzer to check that the workers read different records."
@@ -36,7 +36,7 @@ def inspect(program: InputProgram, workers: int, first: Any = None) -> Inspectio
         workers: Tasks that read it.
         first: The first batch, if it has been read already; otherwise it is read here.
     """
-    with program.role(Shard(1, 0)), recorded_calls():
+    with program.role(Shard(1, 0)), record_calls():
         loader = program.build(Shard(1, 0))
         if first is None:
             first = next(iter(loader), None)

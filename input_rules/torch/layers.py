@@ -79,11 +79,19 @@ class _LayerSearch:
 
     def search(self, dataset: Any) -> tuple[str, ...]:
         """Add the layers that a dataset uses; return the names of those that it reads directly."""
+        from torch.utils.data import Dataset
+
         self._seen[id(dataset)] = ()
         if is_pipe(dataset):  # its class cannot be replaced
             return ()
+        inner_datasets = []
+        for value in _attributes(dataset).values():
+            values = tuple(value.values()) if isinstance(value, dict) else value
+            for one in values[:_MOST_MEMBERS] if isinstance(values, list | tuple) else (values,):
+                if isinstance(one, Dataset) and one is not dataset:
+                    inner_datasets.append(one)
         reads: list[str] = []
-        for inner in _datasets_in(dataset):
+        for inner in inner_datasets:
             if id(inner) not in self._seen and len(self.layers) < MOST_LAYERS:
                 inputs = self.search(inner)
                 name, code = f"getitem.{type(inner).__name__}", record_function(inner, False)
@@ -98,7 +106,9 @@ class _LayerSearch:
     def _transform(
         self, owner: Any, attribute: str, function: Any, before: tuple[str, ...]
     ) -> tuple[str, ...]:
-        parts = _split_transform(function)
+        parts = getattr(function, "transforms", None)  # those of a composed transform
+        if not (isinstance(parts, list) and parts and all(callable(part) for part in parts)):
+            parts = [function]
         for number, part in enumerate(parts):
             whole = part is function
             hook = Hook(part, owner, attribute) if whole else Hook(part, parts, number)
@@ -107,8 +117,13 @@ class _LayerSearch:
             if seen in self._seen or len(self.layers) >= MOST_LAYERS:
                 before = self._seen.get(seen, before)
                 continue
-            name = attribute if whole else f"{attribute}.{_transform_name(part)}"
-            key = (type(owner), attribute, number, _identity(part))
+            own = part
+            while isinstance(own, functools.partial):
+                own = own.func
+            own_name = getattr(own, "__name__", type(own).__name__)
+            name = attribute if whole else f"{attribute}.{own_name}"
+            kind = getattr(part, "__code__", part) if is_function(part) else type(part)
+            key = (type(owner), attribute, number, kind)
             before = (self._add(key, name, "transform", part, before, hook),)
             self._seen[seen] = before
         return before
@@ -149,16 +164,6 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset)
 
 
-def _datasets_in(dataset: Any) -> Iterator[Any]:
-    from torch.utils.data import Dataset
-
-    for value in _attributes(dataset).values():
-        values = tuple(value.values()) if isinstance(value, dict) else value
-        for one in values[:_MOST_MEMBERS] if isinstance(values, list | tuple) else (values,):
-            if isinstance(one, Dataset) and one is not dataset:
-                yield one
-
-
 def _callables_in(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Yield attributes that a dataset may call for a record, except those of torch's own datasets."""
     from torch.utils.data import Dataset
@@ -177,24 +182,6 @@ def _attributes(thing: Any) -> dict[str, Any]:
     return {}
 
 
-def _split_transform(function: Any) -> list[Any]:
-    """Return the parts of a composed transform, or the transform itself."""
-    parts = getattr(function, "transforms", None)
-    if isinstance(parts, list) and parts and all(callable(part) for part in parts):
-        return parts
-    return [function]
-
-
 def is_function(thing: Any) -> bool:
     """Return True if an object is called directly, and not by a method of its class."""
     return inspect.isroutine(thing) or isinstance(thing, functools.partial)
-
-
-def _identity(part: Any) -> Any:
-    return getattr(part, "__code__", part) if is_function(part) else type(part)
-
-
-def _transform_name(part: Any) -> str:
-    while isinstance(part, functools.partial):
-        part = part.func
-    return str(getattr(part, "__name__", type(part).__name__))

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from types import FrameType
@@ -74,27 +74,24 @@ def dataset_makes_batches(loader: Any) -> bool:
 def find_open_handle(loader: Any) -> str | None:
     """Return an attribute of the dataset that is open when workers are forked, such as "Records.file".
 
-    Forked processes share the position in a file, and a connection. None if there is no such attribute.
+    None if there is no such attribute.
     """
     context = loader.multiprocessing_context or multiprocessing
+    # Only forked processes share the position in a file, and a connection.
     if loader.num_workers < 2 or context.get_start_method() != "fork":
         return None
     dataset = loader.dataset
-    opened = (name for name, value in getattr(dataset, "__dict__", {}).items() if _is_open(value))
-    return next((f"{type(dataset).__name__}.{name}" for name in opened), None)
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        is_open = type(value).__module__.partition(".")[0] in _OPENING
+        with suppress(AttributeError, OSError, ValueError, TypeError):  # closed, in memory, or no file
+            is_open = is_open or value.fileno() >= 0
+        if is_open:
+            return f"{type(dataset).__name__}.{name}"
+    return None
 
 
 # Libraries whose objects have open files or connections.
 _OPENING = frozenset({"h5py", "lmdb", "netCDF4", "rasterio", "sqlite3", "tables"})
-
-
-def _is_open(value: Any) -> bool:
-    if type(value).__module__.partition(".")[0] in _OPENING:
-        return True
-    try:
-        return bool(value.fileno() >= 0)
-    except (AttributeError, OSError, ValueError, TypeError):  # closed, in memory, or no file
-        return False
 
 
 def read_pipeline(
@@ -135,7 +132,10 @@ def read_pipeline(
         Stage(COLLATE, COLLATE, len(stages), (GETITEM,), own or line, _read_collate(parts, own is not None))
     )
     leaves = {} if first_batch is None else flatten_batch(first_batch)
-    element = tuple(_tensor(name, leaf) for name, leaf in leaves.items())
+    element = tuple(
+        Tensor(name, str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape))
+        for name, leaf in leaves.items()
+    )
     together = common_size(element)
     workers = _read_workers(parts, batch_bytes(tuple(leaves.values())))
     if not parts.batches and first_batch is not None and "iterated" not in workers:
@@ -158,18 +158,18 @@ def _read_sampler(parts: LoaderParts) -> dict[str, Value]:
     order = parts.order
     attributes: dict[str, Value] = {"kind": type(order).__name__, "random": is_random(order)}
     attributes["seeded"] = is_seeded(order)
-    attributes["takes_generator"] = _takes_generator(type(order))
-    attributes["made_by_loader"] = _uses_loader_generator(parts)
+    attributes["takes_generator"] = False
+    with suppress(TypeError, ValueError):  # a class without a signature
+        attributes["takes_generator"] = "generator" in inspect.signature(type(order)).parameters
+    # If the loader made the sampler, `generator` of the DataLoader determines the order.
+    by_loader = makes_sampler(parts.loader)
+    if by_loader is None:
+        source = getattr(order, "data_source", None)
+        by_loader = source is parts.loader.dataset and is_torch_class(order)
+    attributes["made_by_loader"] = by_loader
     if (count := length_or_none(order)) is not None:
         attributes["records"] = count
     return attributes
-
-
-def _uses_loader_generator(parts: LoaderParts) -> bool:
-    """Return True if `generator` of the DataLoader determines the order; a given sampler ignores it."""
-    recorded = made_its_sampler(parts.loader)
-    source = getattr(parts.order, "data_source", None)
-    return source is parts.loader.dataset and is_torch_class(parts.order) if recorded is None else recorded
 
 
 def _read_collate(parts: LoaderParts, is_users: bool) -> dict[str, Value]:
@@ -194,21 +194,14 @@ def _read_workers(parts: LoaderParts, size_bytes: int) -> dict[str, Value]:
         "cpus": len(os.sched_getaffinity(0)),
         "batch_bytes": size_bytes,
     }
-    if (samples := _epoch_samples(parts)) is not None:
-        attributes["epoch_samples"] = samples
+    # Elements with a length may be batches, or never end, if the loader makes no batches itself.
+    size = loader.batch_size
+    records = length_or_none(loader.dataset if parts.iterable else parts.order) if size else None
+    if records is not None:
+        attributes["epoch_samples"] = records // size * size if loader.drop_last else records
     if (iterated := getattr(loader, "iterated", None)) is not None:  # see cstorch.input.analysis
         attributes["iterated"] = type(iterated).__name__
     return attributes
-
-
-def _epoch_samples(parts: LoaderParts) -> int | None:
-    """Return the records of an epoch; None if elements with a length may be batches, or never end."""
-    loader = parts.loader
-    size = loader.batch_size
-    if size is None:
-        return None
-    records = length_or_none(loader.dataset if parts.iterable else parts.order)
-    return records // size * size if records is not None and loader.drop_last else records
 
 
 def batch_size_of(loader: Any) -> int | None:
@@ -256,23 +249,12 @@ def is_torch_class(sampler: Any) -> bool:
     return type(sampler).__module__.startswith("torch.utils.data")
 
 
-def _takes_generator(kind: type) -> bool:
-    try:
-        return "generator" in inspect.signature(kind).parameters
-    except (TypeError, ValueError):
-        return False
-
-
 def length_or_none(sized: Any) -> int | None:
     """Return the length of a dataset or sampler; None if it has none."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
         return None
-
-
-def _tensor(name: str, leaf: Any) -> Tensor:
-    return Tensor(name, str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape))
 
 
 @dataclass(frozen=True)
@@ -287,7 +269,7 @@ _CALLS: WeakKeyDictionary[Any, _Call] = WeakKeyDictionary()
 
 
 @contextmanager
-def recorded_calls() -> Iterator[None]:
+def record_calls() -> Iterator[None]:
     """Record the call of every DataLoader for the duration of the context."""
     from torch.utils.data import DataLoader
 
@@ -299,7 +281,16 @@ def recorded_calls() -> Iterator[None]:
         original(self, *args, **kwargs)
         given = signature.bind(self, *args, **kwargs).arguments
         orders = (given.get("sampler"), given.get("batch_sampler"))
-        _CALLS[self] = _Call(_users_line(sys._getframe(1), self), any(order is not None for order in orders))
+        line = None
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and line is None:
+            # A class derived from DataLoader calls it in its own __init__: the line that made that object
+            # counts.
+            by_itself = any(value is self for value in frame.f_locals.values())
+            if not by_itself and is_user_file(frame.f_code.co_filename):
+                line = f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+            frame = frame.f_back
+        _CALLS[self] = _Call(line, any(order is not None for order in orders))
 
     DataLoader.__init__ = record_call
     try:
@@ -314,20 +305,10 @@ def call_line(loader: Any) -> str | None:
     return None if call is None else call.line
 
 
-def made_its_sampler(loader: Any) -> bool | None:
+def makes_sampler(loader: Any) -> bool | None:
     """Return True if a DataLoader made its sampler, by `shuffle`; None if its call was not recorded."""
     call = _CALLS.get(loader)
     return None if call is None else not call.given_order
-
-
-def _users_line(frame: FrameType | None, made: Any) -> str | None:
-    while frame is not None:
-        # A class derived from DataLoader calls it in its own __init__: return the line that made that object.
-        by_itself = any(value is made for value in frame.f_locals.values())
-        if not by_itself and is_user_file(frame.f_code.co_filename):
-            return f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
 
 
 def definition_line(function: Any) -> str | None:

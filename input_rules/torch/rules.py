@@ -21,7 +21,7 @@ from input_rules.rules.base import (
     non_speed_gain,
     number,
     overlap_gain,
-    saved_time_gain,
+    time_saving_gain,
 )
 from input_rules.rules.batching import find_wide_types
 from input_rules.throughput import StageCost, assign_lanes, cpu_us, queueing_time, time_us
@@ -77,26 +77,23 @@ def find_missing_batches(pipeline: Pipeline, context: Context) -> Iterator[Findi
 
 def find_missing_shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Find tasks that all read the same records."""
-    if context.sharded is False:
-        yield make_finding(
-            "shard-missing",
-            "error" if context.workers > 1 else "warning",
-            pipeline.stages[0],
-            "every task would read the same records: with N tasks each record is trained on N times per "
-            "epoch",
-            _describe_own_part(pipeline),
-            non_speed_gain("all tasks together read each record once per epoch"),
-        )
-
-
-def _describe_own_part(pipeline: Pipeline) -> str:
-    """Describe how each task gets its own part of the records."""
-    if flag(pipeline.by_name["getitem"], "iterable"):
-        return "islice(records, task, None, tasks), or files split among the tasks, in the dataset"
+    if context.sharded is not False:
+        return
     kind = pipeline.stages[0].attributes.get("kind")
-    if kind in ("SequentialSampler", "RandomSampler"):
-        return "DistributedSampler(dataset, num_replicas=tasks, rank=task)"
-    return f"a task's part of {kind}, in the same order for all tasks"
+    if flag(pipeline.by_name["getitem"], "iterable"):
+        recommended = "islice(records, task, None, tasks), or files split among the tasks, in the dataset"
+    elif kind in ("SequentialSampler", "RandomSampler"):
+        recommended = "DistributedSampler(dataset, num_replicas=tasks, rank=task)"
+    else:
+        recommended = f"a task's part of {kind}, in the same order for all tasks"
+    yield make_finding(
+        "shard-missing",
+        "error" if context.workers > 1 else "warning",
+        pipeline.stages[0],
+        "every task would read the same records: with N tasks each record is trained on N times per epoch",
+        recommended,
+        non_speed_gain("all tasks together read each record once per epoch"),
+    )
 
 
 def find_unseeded_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -136,7 +133,7 @@ def find_slow_collate(pipeline: Pipeline, context: Context) -> Iterator[Finding]
             f"the collate function takes {100 * (share or 0.0):.0f} % of the time of the input",
             "records that torch.stack can put together as they are, or a dataset that makes whole batches "
             "(__getitems__)",
-            saved_time_gain(pipeline, context, (stage,)),
+            time_saving_gain(pipeline, context, (stage,)),
         )
 
 
@@ -208,7 +205,7 @@ def find_worker_count(pipeline: Pipeline, context: Context) -> Iterator[Finding]
             pipeline, context, wanted if _workers_repeat(pipeline) is False else 1
         )
     elif present < wanted and _workers_repeat(pipeline) is not True:
-        gain = _expected_gain(pipeline, context, wanted)
+        gain = _estimate_gain(pipeline, context, wanted)
         if gain is not None and gain.times is not None and gain.times >= _WORTHWHILE_RATIO:
             yield _make_loader_finding(
                 pipeline,
@@ -236,9 +233,13 @@ def find_worker_count(pipeline: Pipeline, context: Context) -> Iterator[Finding]
 
 
 def _find_missing_workers(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Finding]:
-    gain = _expected_gain(pipeline, context, wanted)
+    gain = _estimate_gain(pipeline, context, wanted)
     if gain is None or (gain.times or 0.0) < _WORTHWHILE_RATIO:
-        if context.times and not _outweighs_hand_off(pipeline, context):
+        # Workers relieve the main process of everything except for the sampler. Making a batch has to take
+        # much longer than receiving it from a worker.
+        times = (time for time in context.times.values() if time.stage not in ("sampler", "workers"))
+        making_us = sum(time.self_time_us for time in times)
+        if context.times and making_us <= _HAND_OFFS * _hand_off_us(pipeline, 0.0, 1):
             return
         gain = overlap_gain()
     cause = "num_workers is 0"
@@ -252,15 +253,6 @@ def _find_missing_workers(pipeline: Pipeline, context: Context, wanted: int) -> 
     )
 
 
-def _outweighs_hand_off(pipeline: Pipeline, context: Context) -> bool:
-    """Return True if making a batch takes much longer than receiving it from a worker.
-
-    Workers take everything off the main process except for the sampler.
-    """
-    times = (time for time in context.times.values() if time.stage not in ("sampler", "workers"))
-    return sum(time.self_time_us for time in times) > _HAND_OFFS * _hand_off_us(pipeline, 0.0, 1)
-
-
 def recommend_workers(pipeline: Pipeline, context: Context) -> int:
     """Return the fewest worker processes that are about as fast as any larger number.
 
@@ -270,12 +262,12 @@ def recommend_workers(pipeline: Pipeline, context: Context) -> int:
     if not context.times:
         return cpus
     most = max(WORKERS_PER_CPU * cpus, number(pipeline.by_name["workers"], "num_workers") or 0)
-    rates = {n: _modeled_rate(pipeline, context, n) for n in range(1, most + 1)}
+    rates = {n: _model_rate(pipeline, context, n) for n in range(1, most + 1)}
     best = max(rates.values())
     return next(n for n, rate in rates.items() if rate >= _ENOUGH_OF_BEST * best)
 
 
-def _modeled_rate(pipeline: Pipeline, context: Context, workers: int) -> float:
+def _model_rate(pipeline: Pipeline, context: Context, workers: int) -> float:
     """Return the samples per microsecond with this many workers, as derived from the times of the stages.
 
     While one worker waits, others compute, so that they queue for the CPUs (`queueing_time`).
@@ -301,18 +293,19 @@ def _modeled_rate(pipeline: Pipeline, context: Context, workers: int) -> float:
 
 
 def _hand_off_us(pipeline: Pipeline, measured: float, workers: int) -> float:
+    """Return the CPU time of the main process per sample to receive batches from workers."""
     if measured or not workers:
         return measured
     size = number(pipeline.by_name["workers"], "batch_bytes") or 0
     return (HAND_OFF_US + HAND_OFF_US_PER_BYTE * size) / pipeline.samples_per_element
 
 
-def _expected_gain(pipeline: Pipeline, context: Context, workers: int) -> Gain | None:
+def _estimate_gain(pipeline: Pipeline, context: Context, workers: int) -> Gain | None:
     if not context.times:
         return None
     present = number(pipeline.by_name["workers"], "num_workers") or 0
-    before = _modeled_rate(pipeline, context, present)
-    times = _modeled_rate(pipeline, context, workers) / before if math.isfinite(before) else 1.0
+    before = _model_rate(pipeline, context, present)
+    times = _model_rate(pipeline, context, workers) / before if math.isfinite(before) else 1.0
     cpus = _cpus(pipeline, context)
     text = f"up to {format_ratio(times)} times the rate with {plural(cpus, 'CPU')}"
     return Gain("expected", text, times, cpus=cpus)

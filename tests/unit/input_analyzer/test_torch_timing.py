@@ -27,7 +27,7 @@ from input_analyzer.measure.examine import stage_costs
 from input_analyzer.torch.timing import observe_calls, time_stages
 from input_rules.pipeline import StageTime
 from input_rules.torch.layers import find_layers
-from input_rules.torch.loader import read_pipeline, recorded_calls
+from input_rules.torch.loader import read_pipeline, record_calls
 
 TOLERANCE = 0.15
 CALL_US = 100.0
@@ -108,7 +108,7 @@ def test_what_other_programs_take_is_no_waiting() -> None:
 
 
 def test_stages_lines_and_arguments() -> None:
-    with recorded_calls():
+    with record_calls():
         loader = DataLoader(
             Records(), batch_size=8, shuffle=True, collate_fn=pipelines.slow_collate, num_workers=2
         )
@@ -134,7 +134,7 @@ def test_the_line_of_a_derived_loader_is_that_of_its_user() -> None:
         def __init__(self, dataset: Any) -> None:
             super().__init__(dataset, batch_size=2)
 
-    with recorded_calls():
+    with record_calls():
         loader = Mine(Records())
     line = int(str(read_pipeline(loader).by_name["workers"].source).rpartition(":")[2])
     assert Path(__file__).read_text().splitlines()[line - 1] == "        loader = Mine(Records())"

@@ -37,7 +37,7 @@ def test_caches_are_weighed_against_the_memory() -> None:
     assert fits.severity == "warning"
     assert str(fits.gain) == (
         "expected: about 10 times the rate with 1 CPU from the second epoch on, not counting the cost of "
-        "handing elements over"
+        "passing elements on"
     )
     assert "cache-would-fit" not in found(uncached, memory_bytes=size, times=times)
     assert "cache-would-fit" not in found(uncached, memory_bytes=10 * size)

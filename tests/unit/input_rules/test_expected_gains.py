@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from input_rules.pipeline import Pipeline, Stage, StageTime
-from input_rules.rules.base import Context, parallel_gain, saved_time_gain, sharding_gain
+from input_rules.rules.base import Context, parallel_gain, sharding_gain, time_saving_gain
 
 
 def pipeline(*operations: str, **of_map: Any) -> Pipeline:
@@ -52,14 +52,14 @@ def test_what_tensorflow_does_by_itself_is_no_gain() -> None:
 def test_waiting_is_gained_on_one_cpu_too() -> None:
     times = {"map": StageTime("map", 10.0, 80.0), "batch": StageTime("batch", 10.0, 0.0)}
     chain = pipeline("range", "map", "batch")
-    gain = saved_time_gain(chain, Context(cpus=1, times=times), [chain.by_name["map"]])
+    gain = time_saving_gain(chain, Context(cpus=1, times=times), [chain.by_name["map"]])
     assert gain is not None
     assert gain.times == pytest.approx(10.0)
 
 
 def test_where_almost_nothing_is_left_there_is_no_figure() -> None:
     chain = pipeline("range", "map", "batch")
-    gain = saved_time_gain(chain, context(1, map=4607.0, batch=1.4), [chain.by_name["map"]])
+    gain = time_saving_gain(chain, context(1, map=4607.0, batch=1.4), [chain.by_name["map"]])
     assert gain is not None
     assert gain.times is None
     assert gain.text.startswith("more than 20 times the rate with 1 CPU, as almost nothing else takes time")
@@ -77,7 +77,7 @@ def test_what_is_done_in_the_first_epoch_is_gained_there() -> None:
         "batch": StageTime("batch", 20.0, 0.0),
     }
     chain = pipeline("range", "map", "cache", "batch")
-    gain = saved_time_gain(chain, Context(cpus=2, times=times), [chain.by_name["map"]])
+    gain = time_saving_gain(chain, Context(cpus=2, times=times), [chain.by_name["map"]])
     assert gain is not None
     assert gain.times == pytest.approx(4.0)
     assert gain.text.startswith("about 4.00 times the rate with 2 CPUs in the first epoch, not counting")
@@ -101,6 +101,6 @@ def test_without_times_there_are_bounds() -> None:
     by_itself = parallel_gain(replace(chain, stages=stages), Context(), stages[1])
     assert by_itself is not None
     assert by_itself.text == "nothing, as TensorFlow does this by itself here"
-    assert str(saved_time_gain(chain, Context(), [chain.by_name["map"]])) == (
+    assert str(time_saving_gain(chain, Context(), [chain.by_name["map"]])) == (
         "expected: the time that this takes is saved"
     )

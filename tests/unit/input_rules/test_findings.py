@@ -27,7 +27,7 @@ def test_lines_of_the_report() -> None:
     measured = list(report_lines([finding("warning", TWICE)], ["python", "my run.py", "--mode=train"]))
     assert measured[-2] == (
         logging.INFO,
-        "what they give here is measured by: cs_input_analyzer python 'my run.py' --mode=train",
+        "to measure the gains, run: cs_input_analyzer python 'my run.py' --mode=train",
     )
     assert len(measured) == 5
     assert len(list(report_lines([finding("warning", MIXED)], ["python", "run.py"]))) == 4, (

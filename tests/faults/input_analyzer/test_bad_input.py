@@ -77,7 +77,7 @@ def train_input(shard):
     )
     assert code == 1
     assert (
-        "varying shapes: 'component 0' of the first batch is float32[4, 3], of batch 2 it is float32[4, 4]"
+        "varying shapes: 'component 0' is float32[4, 3] in the first batch and float32[4, 4] in batch 2"
         in text
     )
 

@@ -86,7 +86,22 @@ def test_changes_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatc
     assert tried[-1] == ("prefetch-missing", "cycle-length-fixed")
     assert tried[:-1] == [(name,) for name in compared]
 
-    monkeypatch.setattr("input_analyzer.gains._run_comparison", lambda order, *rest: (ratios, FASTER))
+    class Compared:
+        """The process that compares, which has just finished."""
+
+        def __init__(self, *arguments: object) -> None:
+            pass
+
+        def __enter__(self) -> Compared:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def messages(self) -> list[tuple[None, dict[str, Any]]]:
+            return [(None, {"event": "compared", "alone": ratios, "together": FASTER})]
+
+    monkeypatch.setattr("input_analyzer.gains.Copies", Compared)
     launch = Launch((), {}, 20.0, None, "here")
     gains = measure_gains(found, launch, (0,), 1.0, (1 << 30, 1), lambda doing: None)
     of_calls, of_cycle, of_buffer = (

@@ -102,6 +102,6 @@ def test_a_reader_is_told_what_was_dropped_and_what_was_not(
 ) -> None:
     good = dropped(4000.0)
     assert "2 files below" in good
-    assert "4 MiB in all, were dropped" in good
+    assert "4 MiB in total, were dropped" in good
     assert "Hardly" not in good + dropped(None)
     assert "Hardly anything was read from a disk" in dropped(3.0)

@@ -120,11 +120,15 @@ def users_traceback(error: BaseException) -> str:
     text = _FAILED_OPERATION.sub(r" (operation \1)", "".join(whole.format()))
     for noise in _READING_OPERATION:
         text = noise.sub("", text)
-    # An error in a Python function of tf.data contains a traceback as text: each frame is a line with its
-    # file, followed by lines with more indentation. Frames of installed packages are removed.
+    return strip_packages(text.rstrip())
+
+
+def strip_packages(text: str) -> str:
+    """Remove frames of installed packages from the text of an error in a Python function of tf.data."""
+    # Each frame of the traceback in it is a line with its file, followed by lines with more indentation.
     lines: list[str] = []
     dropping = False
-    for line in text.rstrip().splitlines():
+    for line in text.splitlines():
         if line.startswith('  File "'):
             file = line.split('"')[1]
             dropping = "site-packages/" in file or is_ours(file)

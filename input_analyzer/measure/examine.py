@@ -75,7 +75,7 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
     if not order.source_only:
         say("reading the first batches")
         with program.role(Shard(1, 0)):
-            first = _first_batches(program, say)
+            first = read_first_batches(program, say)
     say("looking at the pipeline")
     examiner = cast("_Examiner", import_module(f"input_analyzer.{_PACKAGE[program.framework]}.examine"))
     found = examiner.examine(program, order, say)
@@ -98,7 +98,8 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
 _PACKAGE = {"tensorflow": "tf", "torch": "torch"}
 
 
-def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[str, Any]:
+def read_first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[str, Any]:
+    """Read batches for some seconds; return their size, components and bytes per sample, as JSON values."""
     names = program.component_names()  # now, as it raises for inputs that no run could use
     shapes = Shapes(lambda: names, program.batch_size)
     shard = Shard(1, 0)

@@ -17,8 +17,8 @@ from input_analyzer.analyze import default_cpu_candidates
 from input_analyzer.conclusions import read_report_target
 from input_analyzer.errors import (
     VaryingShapesError,
-    _strip_packages,
     is_ours,
+    strip_packages,
     users_stack,
     users_traceback,
 )
@@ -118,7 +118,7 @@ def test_without_frames_of_the_user_there_is_no_traceback() -> None:
     assert kept.startswith("Traceback (most recent call last):\n  File ")
     assert bare.startswith("AttributeError: ")
     text = 'Traceback (most recent call last):\n  File "/x/site-packages/a.py", line 1, in f\n    g()\nE: no'
-    assert _strip_packages(text) == "E: no"
+    assert strip_packages(text) == "E: no"
 
 
 def test_a_stack_of_faulthandler_is_shown_like_a_traceback() -> None:

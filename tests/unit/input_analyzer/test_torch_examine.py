@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, get_worker_info
 
 from input_analyzer.function_program import program_of
-from input_analyzer.measure.examine import Overlap, _first_batches, overlap
+from input_analyzer.measure.examine import Overlap, overlap, read_first_batches
 from input_analyzer.torch.examine import of_workers, random_numbers_alike, reading_of
 from input_rules.input_export import Shard
 
@@ -184,6 +184,6 @@ def test_an_epoch_of_few_batches_is_read_again() -> None:
     def program(records: int) -> Any:
         return program_of(lambda: DataLoader(Numbers(records), 8), DataLoader(Numbers(records), 8))
 
-    assert _first_batches(program(32), lambda doing: None)["batch_size"] == 8
+    assert read_first_batches(program(32), lambda doing: None)["batch_size"] == 8
     with pytest.raises(Exception, match=r"ended after 3 batches \(24 samples\); expected at least 4"):
-        _first_batches(program(24), lambda doing: None)
+        read_first_batches(program(24), lambda doing: None)

@@ -256,8 +256,9 @@ class Progress:
         bad = np.flatnonzero(~np.isfinite(losses))
         good = int(bad[0]) if bad.size else len(losses)
         self._throughput.start(outputs)
+        every = self._log_every
         for step in range(outputs.first_step + 1, outputs.first_step + good + 1):
-            if self._is_due(step):
+            if every and (step == self.first_step + 1 or step % every == 0):
                 rate, input_wait = self._throughput.mark(step, outputs)
                 loss = float(losses[step - outputs.first_step - 1])
                 report_step(step, loss, rate, rate * self._batch_size, input_wait)
@@ -267,10 +268,6 @@ class Progress:
             raise NonFiniteLossError(outputs.first_step + good + 1, float(losses[good]), self._model_dir)
         self.step = outputs.first_step + len(losses)
         self.loss = float(losses[-1])
-
-    def _is_due(self, step: int) -> bool:
-        every = self._log_every
-        return bool(every) and (step == self.first_step + 1 or step % (every or 1) == 0)
 
 
 SUMMARY_PREFIX = "summary/"
@@ -307,14 +304,15 @@ class StepEvents:
         self._throughput.start(outputs)
         first_step, columns = outputs.first_step, outputs.outputs.items()
         first_due = first_step - first_step % self._every + self._every
+        # The tag of `output_loss` is `loss`, that of `output_summary/<tag>` is `<tag>`.
+        rows_of_tags = [
+            (name.removeprefix("output_").removeprefix(SUMMARY_PREFIX), value)
+            for name, value in columns
+            if value.ndim == 1
+        ]
         for step in range(first_due, first_step + outputs.count + 1, self._every):
             row = step - first_step - 1
-            values = {_tag(name): float(value[row]) for name, value in columns if value.ndim == 1}
+            values = {tag: float(value[row]) for tag, value in rows_of_tags}
             rate, _ = self._throughput.mark(step, outputs)
             rates = {"global_step/sec": rate, "samples/sec": rate * self._batch_size}
             self._writer.scalars(step, {**values, **rates})
-
-
-def _tag(output_name: str) -> str:
-    """Return the tag of an output: `output_loss` -> `loss`, `output_summary/<tag>` -> `<tag>`."""
-    return output_name.removeprefix("output_").removeprefix(SUMMARY_PREFIX)

@@ -45,23 +45,19 @@ def write_run_files(
     Raises:
         ModelDirError: The directory is not writable or full.
     """
-    _append(model_dir / RUNS, {**summary, "performance": performance})
+    line = json.dumps({**summary, "performance": performance}, sort_keys=True, default=str) + "\n"
+    try:
+        model_dir.mkdir(parents=True, exist_ok=True)
+        with (model_dir / RUNS).open("a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        raise ModelDirError(model_dir, error) from error
     # A compile or validation does not replace the files of a training run.
     idle = performance is not None and not performance["total_samples"]
     if performance is not None and not (idle and _read(model_dir / PERFORMANCE).get("total_samples")):
         write_json(model_dir / PERFORMANCE, performance)
     if not ((summary["mode"] != "train" or idle) and _read(model_dir / RUN_SUMMARY).get("mode") == "train"):
         write_json(model_dir / RUN_SUMMARY, summary)
-
-
-def _append(path: Path, data: Mapping[str, Any]) -> None:
-    line = json.dumps(data, sort_keys=True, default=str) + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
-    except OSError as error:
-        raise ModelDirError(path.parent, error) from error
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -88,14 +84,19 @@ def performance_json(
     delta_t. `samples_per_sec` is measured on this system over `total_time` seconds. `fabric_utilization` is
     the fraction of `fabric_cores` in use. Values that do not apply to the execution mode are null.
     """
+    from cgc.manifest import PipelinedEstimates
+
     fabric = _usable_fabric(fabric, estimates)
+    pipeline = estimates if isinstance(estimates, PipelinedEstimates) else None
+    # Other execution modes have one copy of the model on the wafer, and no time between two samples.
+    replicas = 1 if pipeline is None else pipeline.replicas
     return {
         "total_samples": total_samples,
         "total_time": total_time_s,
         "samples_per_sec": total_samples / total_time_s if total_time_s else None,
         "est_samples_per_sec": None if estimates is None else estimates.samples_per_s,
-        "delta_t": None if estimates is None else _deltat_cycles(estimates),
-        "num_replicas": None if estimates is None else _replicas(estimates),
+        "delta_t": None if pipeline is None else pipeline.deltat_cycles,
+        "num_replicas": None if estimates is None else replicas,
         "Frequency": fabric.clock_hz,
         "fabric_cores": fabric.processing_elements,
         "fabric_utilization": None if estimates is None else estimates.total_utilization,
@@ -107,24 +108,6 @@ def performance_json(
 def _usable_fabric(fabric: Fabric, estimates: Estimates | None) -> Fabric:
     """Return the part of the fabric that the execution mode can use."""
     return fabric if estimates is None else fabric.for_execution(estimates.execution)
-
-
-def _deltat_cycles(estimates: Estimates) -> int | None:
-    """Return the cycles between two samples of a pipeline; None for other execution modes."""
-    from cgc.manifest import PipelinedEstimates, StreamedEstimates
-
-    match estimates:
-        case PipelinedEstimates():
-            return estimates.deltat_cycles
-        case StreamedEstimates():
-            return None
-
-
-def _replicas(estimates: Estimates) -> int:
-    """Return the number of copies of the model on the wafer."""
-    from cgc.manifest import PipelinedEstimates
-
-    return estimates.replicas if isinstance(estimates, PipelinedEstimates) else 1
 
 
 def fabric_json(

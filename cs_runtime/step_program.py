@@ -160,20 +160,15 @@ def _origin(value: SSAValue) -> SSAValue:
     return value
 
 
-def _named_source(numbers: SSAValue) -> SSAValue:
-    """Return the value with the user's name, also where an importer replaces some elements by a constant."""
-    source = _origin(numbers)
-    while isinstance(source.owner, SelectOp) and isinstance(_origin(source.owner.on_false).owner, ConstOp):
-        source = _origin(source.owner.on_true)
-    return source
-
-
 def _add_check(function: FuncOp, number: int, use: _Use, inputs: Mapping[SSAValue, str]) -> RangeCheck:
     names = [f"output_range/{number}/{end}" for end in ("min", "max")]
     for name, kind in zip(names, ("MIN", "MAX"), strict=True):
         extreme = ReduceOp(use.numbers, kind, range(len(shape_of(use.numbers))))
         _add_output(function, extreme.take_origin(use.op), name)
-    source = _named_source(use.numbers)
+    source = _origin(use.numbers)
+    # An importer may have replaced some elements of the value with the user's name by a constant.
+    while isinstance(source.owner, SelectOp) and isinstance(_origin(source.owner.on_false).owner, ConstOp):
+        source = _origin(source.owner.on_true)
     owner = source.owner
     computed = owner.node_name if isinstance(owner, CirhOp) else None
     place = f" ({use.op.source})" if use.op.source else ""

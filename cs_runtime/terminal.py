@@ -1,4 +1,4 @@
-"""What a run prints: log format, lines while it waits, and excerpts of reports that fit a screen.
+"""Output of a run: log format, lines while it waits, and excerpts of reports that fit a screen.
 
 It works on the text of a report, so that finding a compiled program needs no part of the compiler.
 """
@@ -85,8 +85,7 @@ def log_while_blocked(what: str, doing: str = "waiting for the CS system to") ->
 
 
 _WIDTH = 100
-ROWS = 10
-"""Maximum number of rows of a long table."""
+ROWS = 10  # maximum number of rows of a long table
 
 _ADVICE = "To go faster:"
 # Sections whose facts are in the command or in another log line, and sections for readers of the file.
@@ -99,7 +98,7 @@ _HEAD = "Estimated Overall Performance"
 _OVERALL = ("Samples/s", "Active PEs", "Compute Utilization")
 _TIMES = "Time of a step"
 _FAMILY = "Family"
-# The column with the share of a kernel family, and what it is a share of.
+# The column with the share of a kernel family, and the whole of that share.
 _FAMILY_SHARES = {"Active PEs": "the fabric", "PE time": "the PEs' time"}
 _REPLICAS = "Replicas:"
 # Starts the table of all candidates; a sentence before it has the chosen number and its neighbors.
@@ -127,8 +126,8 @@ def shorten_report(text: str, rows: int = ROWS, file: str = "compile_report.txt"
     """Shorten a text report so that it fits a screen together with the log of the compile.
 
     Tables of kernels and layers keep their slowest rows, in the original order, and the total. The head
-    becomes a line, families and times become sentences. Only the file has the loops of generated kernels,
-    what was compiled, the advice, and the explanation of the figures.
+    becomes a line, families and times become sentences. Only the file has the loops of generated kernels, the
+    facts of the program, the advice, and the explanation of the figures.
 
     Args:
         text: The report, with empty lines between its sections.
@@ -155,20 +154,13 @@ def _shorten_section(part: str) -> str:
         times = [f"{name} {ms} ({share})" for name, ms, share in cells[1:]]
         return _format_sentence(f"{_TIMES} in ms", times)
     if cells[0][0] == _FAMILY:
-        return _format_families(cells)
+        column, whole = next(
+            (cells[0].index(name), whole) for name, whole in _FAMILY_SHARES.items() if name in cells[0]
+        )
+        # The share of a family is in its own cell, or in parentheses after a number.
+        shares = [f"{row[0]} {row[1]} ({row[column].rpartition('(')[2].rstrip(')')})" for row in cells[1:]]
+        return _format_sentence(f"Kernels by family, with their share of {whole}", shares)
     return part if _FAMILY in cells[0] else _format_table(cells)  # the kernels of a validation are few
-
-
-def _format_families(rows: list[list[str]]) -> str:
-    """Format a table of kernel families as a sentence.
-
-    The share of a family is in its own cell, or in parentheses after a number.
-    """
-    column, whole = next(
-        (rows[0].index(name), whole) for name, whole in _FAMILY_SHARES.items() if name in rows[0]
-    )
-    shares = [f"{row[0]} {row[1]} ({row[column].rpartition('(')[2].rstrip(')')})" for row in rows[1:]]
-    return _format_sentence(f"Kernels by family, with their share of {whole}", shares)
 
 
 def _format_sentence(what: str, figures: Sequence[str]) -> str:

@@ -237,7 +237,7 @@ class StateReader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether `state` returns without waiting."""
+        """True if `state` returns without waiting."""
         return not self._thread.is_alive()
 
     def state(self) -> State:
@@ -441,7 +441,7 @@ def _train_to(run: TrainingRun, last_step: int, requests: CheckpointRequests, *,
         run: The run to advance.
         last_step: Global step.
         requests: Checkpoint requests.
-        requeue: Whether a checkpoint request ends the run.
+        requeue: A checkpoint request ends the run.
     """
     settings = run.settings
     saved_step, saved_at = run.step, time.monotonic()
@@ -449,10 +449,20 @@ def _train_to(run: TrainingRun, last_step: int, requests: CheckpointRequests, *,
     while run.step < last_step and not run.input_ended and not stop:
         # At least one step: a job that always gets the signal early would be requeued without progress.
         requested = requests.pending and run.step > run.first_step
+        every, every_s = settings.save_every_steps, settings.save_every_s
         if not requested:
-            run.advance(_segment_end(run.step, last_step, settings) - run.step)
+            # Steps run without a pause to the next one at which a checkpoint may be due.
+            end = last_step
+            if every:
+                end = min(end, run.step - run.step % every + every)
+            elif every_s:
+                end = min(end, run.step + (settings.log_every_steps or 100))
+            run.advance(end - run.step)
             requested = requests.pending
-        due = requested or _is_checkpoint_due(run.step, saved_at, settings)
+        if every:
+            due = requested or run.step % every == 0
+        else:
+            due = requested or bool(every_s and time.monotonic() - saved_at >= every_s)
         ends = run.step == last_step or run.input_ended or run.should_stop
         if ends or due:
             if run.step != saved_step:
@@ -474,19 +484,3 @@ def _train_to(run: TrainingRun, last_step: int, requests: CheckpointRequests, *,
             saved_step,
             last_step,
         )
-
-
-def _segment_end(step: int, last_step: int, settings: RunSettings) -> int:
-    """Return the next step at which a checkpoint may be due; the steps before it run without a pause."""
-    ends = [last_step]
-    if settings.save_every_steps:
-        ends.append(step - step % settings.save_every_steps + settings.save_every_steps)
-    elif settings.save_every_s:
-        ends.append(step + (settings.log_every_steps or 100))
-    return min(ends)
-
-
-def _is_checkpoint_due(step: int, saved_at: float, settings: RunSettings) -> bool:
-    if settings.save_every_steps:
-        return step % settings.save_every_steps == 0
-    return bool(settings.save_every_s) and time.monotonic() - saved_at >= (settings.save_every_s or 0)

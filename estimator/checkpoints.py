@@ -118,20 +118,14 @@ def explain_restore_errors(prefix: str | None) -> Iterator[None]:
     except (tf.errors.OpError, ValueError) as error:
         if prefix is None:
             raise
-        raise CheckpointReadError(prefix, _explain_missing_variables(prefix, error)) from error
-
-
-def _explain_missing_variables(prefix: str, error: Exception) -> str:
-    """Return why the default graph cannot be restored from a checkpoint: the variables that it lacks."""
-    import tensorflow as tf
-
-    if checkpoint_exists(prefix):
-        with open_checkpoint(prefix) as reader:
-            known = reader.get_variable_to_shape_map()
-        lacking = [v.op.name for v in tf.compat.v1.global_variables() if v.op.name not in known]
-        if lacking:
-            return f"it lacks the variables {', '.join(lacking)}"
-    return essence(error)
+        cause = essence(error)
+        if checkpoint_exists(prefix):
+            with open_checkpoint(prefix) as reader:
+                known = reader.get_variable_to_shape_map()
+            lacking = [v.op.name for v in tf.compat.v1.global_variables() if v.op.name not in known]
+            if lacking:
+                cause = f"it lacks the variables {', '.join(lacking)}"
+        raise CheckpointReadError(prefix, cause) from error
 
 
 def check_shapes(prefix: str, variables: Iterable[Any]) -> None:
@@ -248,16 +242,13 @@ class CheckpointWriter:
             cause = write_failure_cause(error) or essence(error)
             raise CheckpointWriteError(prefix, cause, older[-1] if older else None) from error
         for known in older:
-            if known not in kept and not self._is_permanent(known):
+            if known in kept:
+                continue
+            written_s = Path(f"{known}.index").stat().st_mtime
+            if self._keep_every_s is None or written_s < self._kept_at_s + self._keep_every_s:
                 _remove_checkpoint(known)
-
-    def _is_permanent(self, prefix: str) -> bool:
-        """Return True if an older checkpoint is kept permanently, as the first one of an interval."""
-        written_s = Path(f"{prefix}.index").stat().st_mtime
-        if self._keep_every_s is None or written_s < self._kept_at_s + self._keep_every_s:
-            return False
-        self._kept_at_s = written_s
-        return True
+            else:  # the first one of an interval is kept permanently
+                self._kept_at_s = written_s
 
 
 def _remove_checkpoint(prefix: str) -> None:

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
@@ -534,7 +534,10 @@ def explain_cpu_limits(graph: Any) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        op = _failed_op(error, graph)
+        op, name = error.op, _NODE.search(error.message)
+        if op is None and name:
+            with suppress(KeyError):  # in the body of a branch or loop, or made by TensorFlow itself
+                op = graph.get_operation_by_name(name[1])
         explained = op and _explain_limit(error, op)
         if not explained:
             raise
@@ -546,7 +549,7 @@ def explain_cpu_limits(graph: Any) -> Iterator[None]:
 
 
 def _explain_limit(error: Any, op: Any) -> tuple[str, str] | None:
-    """Return what TensorFlow does not support, and advice; None for errors of another kind."""
+    """Return the limit of TensorFlow that an error is about, and advice; None for other errors."""
     import tensorflow as tf
 
     if _LABEL.search(error.message):
@@ -566,17 +569,6 @@ def _explain_limit(error: Any, op: Any) -> tuple[str, str] | None:
             "Off the CS system, cast to float32 around it, or build the model without it",
         )
     return None
-
-
-def _failed_op(error: Any, graph: Any) -> Any:
-    """Return the op that failed, or None if the error does not name it."""
-    if error.op is not None:
-        return error.op
-    named = _NODE.search(error.message)
-    try:
-        return graph.get_operation_by_name(named[1]) if named else None
-    except KeyError:  # in the body of a branch or loop, or made by TensorFlow itself
-        return None
 
 
 def _op_dtype(op: Any) -> str:

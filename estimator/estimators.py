@@ -349,7 +349,10 @@ def select_predictions(
     # Close the run on an error, too: its traceback would keep the run, and the system, open.
     with closing(batches):
         for batch in batches:
-            chosen = _select_keys(batch, keys)
+            unknown = [key for key in keys or () if key not in batch]
+            if unknown:
+                raise CallError(f"predict_keys has '{unknown[0]}', but the model predicts {', '.join(batch)}")
+            chosen = batch if keys is None else {key: batch[key] for key in keys}
             size = _batch_length(chosen) if single or left is not None else 0
             if left is not None:
                 size = min(size, left)
@@ -362,15 +365,6 @@ def select_predictions(
                 yield _unwrap(chosen)
             if left == 0 and not ends:
                 return
-
-
-def _select_keys(batch: dict[str, np.ndarray], keys: Sequence[str] | None) -> dict[str, np.ndarray]:
-    if keys is None:
-        return batch
-    unknown = [key for key in keys if key not in batch]
-    if unknown:
-        raise CallError(f"predict_keys has '{unknown[0]}', but the model predicts {', '.join(batch)}")
-    return {key: batch[key] for key in keys}
 
 
 def _batch_length(batch: Mapping[str, np.ndarray]) -> int:

@@ -38,34 +38,24 @@ def line_of(layer: Any) -> str | None:
     None for a layer of a class of the user, whose operations have their own lines, and for a layer created
     before `watch_layers`.
     """
-    return None if _is_in_users_file(type(layer)) else _lines.get(layer)
-
-
-def _is_in_users_file(kind: Any) -> bool:
     try:
-        return is_user_file(inspect.getfile(kind))
+        is_users = is_user_file(inspect.getfile(type(layer)))
     except (OSError, TypeError):  # defined in a console
-        return True
+        is_users = True
+    return None if is_users else _lines.get(layer)
 
 
 def _watch(module: ModuleType) -> None:
-    layer = vars(module)["Layer"]
-    own = layer.__new__
+    base = vars(module)["Layer"]
+    own = base.__new__
 
     def make(cls: type, *arguments: Any, **keywords: Any) -> Any:
-        made = own(cls, *arguments, **keywords)
-        line = _users_line(sys._getframe(1))
-        if line is not None:
-            _lines[made] = line
-        return made
+        layer = own(cls, *arguments, **keywords)
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not is_user_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None:
+            _lines[layer] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        return layer
 
-    layer.__new__ = staticmethod(make)
-
-
-def _users_line(frame: FrameType | None) -> str | None:
-    """Return the innermost line in a file of the user."""
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
+    base.__new__ = staticmethod(make)

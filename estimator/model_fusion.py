@@ -6,7 +6,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -348,7 +348,10 @@ def start_from(checkpoint: str, scope: str) -> None:
     variables = {variable.op.name: variable for variable in v1.global_variables()}
     trainable = [variable.op.name for variable in v1.trainable_variables()]
     with open_checkpoint(checkpoint) as reader:
-        names = _names_in(reader.get_variable_to_shape_map(), variables, trainable, scope)
+        known = reader.get_variable_to_shape_map()
+        with_scope = all(name in known for name in trainable)
+        names = {name: name for name in variables} if with_scope else names_without_scope(variables, scope)
+        names = {name: there for name, there in names.items() if there in known}
         lacking = [name for name in trainable if name not in names]
         if lacking:
             raise CheckpointReadError(
@@ -359,15 +362,6 @@ def start_from(checkpoint: str, scope: str) -> None:
     if others:
         log.warning("checkpoint '%s' lacks %s: they start from initial values", checkpoint, ", ".join(others))
     log.info("model '%s' starts from checkpoint %s", scope, checkpoint)
-
-
-def _names_in(
-    known: Collection[str], variables: Iterable[str], trainable: Iterable[str], scope: str
-) -> dict[str, str]:
-    """Return the names of variables in a checkpoint by their names in the graph."""
-    with_scope = all(name in known for name in trainable)
-    found = {name: name for name in variables} if with_scope else names_without_scope(variables, scope)
-    return {name: there for name, there in found.items() if there in known}
 
 
 def names_without_scope(variables: Iterable[str], scope: str) -> dict[str, str]:

@@ -117,11 +117,24 @@ class EstimatorSpec(_SpecFields):
         for name in _REQUIRED[mode]:
             if fields[name] is None:
                 raise ModelFnError(f"EstimatorSpec of mode '{mode}' needs {name}, got None")
+        import tensorflow as tf
+
+        train_op, predictions = fields["train_op"], fields["predictions"]
+        if not (train_op is None or tf.is_tensor(train_op) or isinstance(train_op, tf.Operation)):
+            raise ModelFnError(
+                "train_op must be an op or a tensor, such as optimizer.minimize(...) returns; got "
+                f"{train_op!r}"
+            )
+        if predictions is None:
+            predictions = {}
+        named = predictions if isinstance(predictions, Mapping) else {"predictions": predictions}
+        for name, value in named.items():
+            if not tf.is_tensor(value):
+                raise ModelFnError(f"predictions['{name}'] must be a tensor, got {value!r}")
         values = {
             **fields,
-            "predictions": _validate_predictions(fields["predictions"]),
+            "predictions": predictions,
             "loss": _scalar_loss(fields["loss"]),
-            "train_op": _validate_train_op(fields["train_op"]),
             "eval_metric_ops": _validate_metrics(fields["eval_metric_ops"]),
             **{name: validate_hooks(name, fields[name]) for name in _HOOKS},
         }
@@ -238,30 +251,6 @@ def _scalar_loss(loss: Any) -> Any:
             "reduce it, e.g. tf.reduce_mean(loss)"
         )
     return tensor
-
-
-def _validate_train_op(train_op: Any) -> Any:
-    if train_op is None:
-        return None
-    import tensorflow as tf
-
-    if not (tf.is_tensor(train_op) or isinstance(train_op, tf.Operation)):
-        raise ModelFnError(
-            f"train_op must be an op or a tensor, such as optimizer.minimize(...) returns; got {train_op!r}"
-        )
-    return train_op
-
-
-def _validate_predictions(predictions: Any) -> Any:
-    if predictions is None:
-        return {}
-    import tensorflow as tf
-
-    named = predictions if isinstance(predictions, Mapping) else {"predictions": predictions}
-    for name, value in named.items():
-        if not tf.is_tensor(value):
-            raise ModelFnError(f"predictions['{name}'] must be a tensor, got {value!r}")
-    return predictions
 
 
 def _validate_metrics(metrics: Mapping[str, tuple[Any, Any]] | None) -> dict[str, tuple[Any, Any]]:

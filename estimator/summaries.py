@@ -199,8 +199,11 @@ class Summaries:
             return True
         # Tags and the like are constants; None marks a tensor that the step has to output.
         inputs = [tf.get_static_value(tensor) for tensor in op.inputs]
-        if any(v is None and not _can_be_output(t) for t, v in zip(op.inputs, inputs, strict=True)):
-            return False
+        for tensor, value in zip(op.inputs, inputs, strict=True):
+            # A step outputs numbers of a static shape only.
+            is_numeric = tensor.dtype.is_numpy_compatible and tensor.dtype.name != "string"
+            if value is None and not (is_numeric and tensor.shape.is_fully_defined()):
+                return False
         placeholders: dict[str, Any] = {}
         with self._host.as_default():
             arguments = []
@@ -219,12 +222,6 @@ class Summaries:
         return True
 
 
-def _can_be_output(tensor: Any) -> bool:
-    """Return True if a step can output a tensor: it has numbers and a static shape."""
-    known = tensor.shape.is_fully_defined()
-    return bool(known and tensor.dtype.is_numpy_compatible and tensor.dtype.name != "string")
-
-
 def _select_shown(op: Any, tensor: Any) -> Any:
     """Return the part of a tensor that its summary shows."""
     import tensorflow as tf
@@ -232,16 +229,13 @@ def _select_shown(op: Any, tensor: Any) -> Any:
     with tensor.graph.as_default(), tf.name_scope(f"{op.name}/shown"):
         if op.type in _IMAGES:
             return tensor[: op.get_attr(_IMAGES[op.type])]
-        if op.type != "HistogramSummary" or tensor.shape.num_elements() <= HISTOGRAM_ELEMENTS:
+        elements = tensor.shape.num_elements()
+        if op.type != "HistogramSummary" or elements <= HISTOGRAM_ELEMENTS:
             return tensor
-        return tf.reshape(tensor, [-1])[:: _stride(tensor.shape.num_elements())]
-
-
-def _stride(elements: int) -> int:
-    """Return the stride at which elements of a large tensor are sampled."""
-    # Coprime with the number of elements, so that samples come from all rows and channels.
-    least = -(-elements // HISTOGRAM_ELEMENTS)
-    return next(stride for stride in count(least) if gcd(stride, elements) == 1)
+        # The stride is coprime with the number of elements, so that samples come from all rows and channels.
+        least = -(-elements // HISTOGRAM_ELEMENTS)
+        stride = next(stride for stride in count(least) if gcd(stride, elements) == 1)
+        return tf.reshape(tensor, [-1])[::stride]
 
 
 def _needs(tensor: Any, nodes: frozenset[str]) -> bool:

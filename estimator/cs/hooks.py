@@ -150,10 +150,11 @@ class StepHooks:
                 # As in a session, before_run sees the global step before the step, after_run the one after.
                 self._step, self._values = step - 1, values
                 asked = hook.before_run(context)
-                _requested_fetches(hook, asked)  # refuses a hook that feeds tensors
+                _list_fetches(hook, asked)  # refuses a hook that feeds tensors
                 results = None
                 if asked is not None:
-                    results = tf.nest.map_structure(partial(self._fetched_value, hook), asked.fetches)
+                    tensors = tf.nest.map_structure(partial(self._resolve_fetch, hook), asked.fetches)
+                    results = tf.nest.map_structure(self._value, tensors)
                 self._step = step
                 hook.after_run(context, tf.compat.v1.train.SessionRunValues(results, None, None))
                 if context.stop_requested and self._stop_requested_by is None:
@@ -189,30 +190,27 @@ class StepHooks:
             if isinstance(hook, getattr(train, name)):
                 raise _refusal(hook, advice)
         if isinstance(hook, train.CheckpointSaverHook):
-            self._add_saver(hook, model_dir)
+            if self._savers:
+                raise _refusal(hook, "A run supports one of them: set one interval")
+            base = model_dir / CHECKPOINT_PREFIX
+            if hook._saver is not None or Path(hook._save_path).absolute() != base.absolute():
+                raise _refusal(
+                    hook,
+                    f"It writes '{hook._save_path}' or has its own saver, while a run writes "
+                    f"'{base}': pass the model_dir and no saver, and put a saver into the scaffold",
+                )
+            self._savers.append(hook)
+            self.listeners = tuple(hook._listeners)
         else:
             self._hooks.append(hook)
         if isinstance(hook, train.StopAtStepHook):
             self._stop_at_step_hooks.append(hook)
 
-    def _add_saver(self, hook: Any, model_dir: Path) -> None:
-        if self._savers:
-            raise _refusal(hook, "A run supports one of them: set one interval")
-        base = model_dir / CHECKPOINT_PREFIX
-        if hook._saver is not None or Path(hook._save_path).absolute() != base.absolute():
-            raise _refusal(
-                hook,
-                f"It writes '{hook._save_path}' or has its own saver, while a run writes "
-                f"'{base}': pass the model_dir and no saver, and put a saver into the scaffold",
-            )
-        self._savers.append(hook)
-        self.listeners = tuple(hook._listeners)
-
     def _record_fetches(self, hook: Any) -> None:
         """Add the tensors that a hook fetches to the outputs of the step."""
         # A copy of the hook is called, because the call may change its counters.
         asked = copy.copy(hook).before_run(_context(self._session))
-        for leaf in _requested_fetches(hook, asked):
+        for leaf in _list_fetches(hook, asked):
             tensor = self._resolve_fetch(hook, leaf)
             if self._output_name(tensor) is not None:
                 continue
@@ -220,9 +218,6 @@ class StepHooks:
                 names = ", ".join(sorted(self._scope.outputs))
                 raise _refusal(hook, f"It looks at '{tensor.name}', but the outputs of the step are {names}")
             self.outputs[f"hook/{len(self.outputs)}"] = tensor
-
-    def _fetched_value(self, hook: Any, fetch: Any) -> np.ndarray:
-        return self._value(self._resolve_fetch(hook, fetch))
 
     def _value(self, tensor: Any) -> np.ndarray:
         """Return the value of a tensor in the current step.
@@ -335,7 +330,7 @@ def _context(session: Any) -> Any:
     return train.SessionRunContext(train.SessionRunArgs(None), session)
 
 
-def _requested_fetches(hook: Any, asked: Any) -> list[Any]:
+def _list_fetches(hook: Any, asked: Any) -> list[Any]:
     """Return the fetches of a hook; refuse one that feeds tensors."""
     import tensorflow as tf
 

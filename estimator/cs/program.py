@@ -22,7 +22,7 @@ from estimator.cs.graph import HostMetrics, TracedModel, trace
 from estimator.cs.hooks import HookScope, StepHooks
 from estimator.cs.state import LargeState, ModelState, RenamedTensors, StateOptions, can_be_held_in_parts
 from estimator.input.dataset import Element, InputSource, describe, read
-from estimator.spec import PROGRAM_MODES, EstimatorSpec, ModeKeys, predictions_by_name
+from estimator.spec import PROGRAM_MODES, ModeKeys, predictions_by_name
 from estimator.summaries import Summaries
 
 if TYPE_CHECKING:
@@ -208,7 +208,12 @@ class TensorFlowFrontEnd(ProgramInput):
         known = {tensor.name: name for name, tensor in self._model_outputs().items()}
         checkpoint = resolve_checkpoint(self._options.checkpoint, self._model_dir)
         scope = HookScope(model.graph, known, True, model.global_step, checkpoint_step(checkpoint))
-        hooks = StepHooks((*self._own_hooks, *_spec_hooks(model.spec, mode)), scope, self._model_dir)
+        of_mode: Sequence[Any] = model.spec.prediction_hooks
+        if mode == ModeKeys.TRAIN:
+            of_mode = (*model.spec.training_hooks, *model.spec.training_chief_hooks)
+        elif mode == ModeKeys.EVAL:
+            of_mode = model.spec.evaluation_hooks
+        hooks = StepHooks((*self._own_hooks, *of_mode), scope, self._model_dir)
         listeners = (*self._options.saving_listeners, *hooks.listeners)
         self._options = replace(self._options, saving_listeners=listeners)
         return hooks
@@ -321,13 +326,6 @@ def _warn_of_dropped(what: str) -> None:
         "values of every step, use a hook or a summary (docs/hooks.md)",
         what,
     )
-
-
-def _spec_hooks(spec: EstimatorSpec, mode: str) -> tuple[Any, ...]:
-    """Return the session hooks that a `model_fn` returns for a mode."""
-    if mode == ModeKeys.TRAIN:
-        return (*spec.training_hooks, *spec.training_chief_hooks)
-    return spec.evaluation_hooks if mode == ModeKeys.EVAL else spec.prediction_hooks
 
 
 def prediction_output(name: str) -> str:

@@ -173,7 +173,7 @@ class LargeState:
 
         self._graph, self._config = graph, config
         with graph.as_default():
-            self._variables = _saved_variables()
+            self._variables = _variables_by_name()
             saver = tf.compat.v1.train.Saver(max_to_keep=None)
         self._model_dir = model_dir
         self._writer = CheckpointWriter(
@@ -251,7 +251,7 @@ def can_be_held_in_parts(graph: Any, keys: Iterable[str]) -> bool:
 
     v1 = tf.compat.v1
     with graph.as_default():
-        variables = _saved_variables()
+        variables = _variables_by_name()
         own = v1.get_collection(v1.GraphKeys.SAVERS) or v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS)
         return (
             sum(_nbytes(variable) for variable in variables.values()) > LARGE_BYTES
@@ -262,7 +262,7 @@ def can_be_held_in_parts(graph: Any, keys: Iterable[str]) -> bool:
         )
 
 
-def _saved_variables() -> dict[str, Any]:
+def _variables_by_name() -> dict[str, Any]:
     import tensorflow as tf
 
     return {variable.op.name: variable for variable in tf.compat.v1.global_variables()}
@@ -412,7 +412,13 @@ def can_initialize_in_parts(variables: Iterable[Any]) -> bool:
     """
     taken: set[Any] = set()
     for variable in variables:
-        makers = _ancestors(variable.initial_value.op)
+        op = variable.initial_value.op
+        makers, waiting = {op}, [op]  # the operations that it depends on, and itself
+        while waiting:
+            current = waiting.pop()
+            fresh = {tensor.op for tensor in current.inputs} | set(current.control_inputs)
+            waiting += fresh - makers
+            makers |= fresh
         if any(op.type in _VARIABLES for op in makers):
             return False
         stateful = {op for op in makers if op.op_def is None or op.op_def.is_stateful}
@@ -420,16 +426,6 @@ def can_initialize_in_parts(variables: Iterable[Any]) -> bool:
             return False
         taken |= stateful
     return True
-
-
-def _ancestors(op: Any) -> set[Any]:
-    found, waiting = {op}, [op]
-    while waiting:
-        current = waiting.pop()
-        fresh = {tensor.op for tensor in current.inputs} | set(current.control_inputs)
-        waiting += fresh - found
-        found |= fresh
-    return found
 
 
 def _write_part(prefix: str, part: Mapping[str, np.ndarray]) -> None:

@@ -193,15 +193,16 @@ class _Plan:
         times, epoch = _constant(op.inputs[1]), op.inputs[0]
         if times is None or not isinstance(count, int) or _find_changing_op(epoch.op) is not None:
             return None
-        length = _length(epoch)
-        if length <= 0:
+        import tensorflow as tf
+
+        with tf.compat.v1.Session(graph=epoch.graph) as session:
+            length = int(session.run(tf.raw_ops.DatasetCardinality(input_dataset=epoch)))
+        if length <= 0:  # unknown or infinite
             return None
         whole, rest = divmod(count, length)
         left = _INFINITE if times < 0 else max(0, times - whole)
 
         def make() -> Any:
-            import tensorflow as tf
-
             if not rest:
                 return _repeat(epoch, left)
             if left == 0:
@@ -247,14 +248,6 @@ def _constant(tensor: Any) -> int | None:
 
     value = tf.get_static_value(tensor)
     return None if value is None else int(value)
-
-
-def _length(variant: Any) -> int:
-    """Return the number of elements; negative if it is unknown or infinite."""
-    import tensorflow as tf
-
-    with tf.compat.v1.Session(graph=variant.graph) as session:
-        return int(session.run(tf.raw_ops.DatasetCardinality(input_dataset=variant)))
 
 
 def _structure(variant: Any) -> dict[str, Any]:

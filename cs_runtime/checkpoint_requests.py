@@ -22,7 +22,7 @@ log = logging.getLogger("cs_runtime")
 class CheckpointRequests:
     """Handles SIGUSR1 as a request for a checkpoint while entered; by default the signal ends the process.
 
-    Outside of the main thread, which alone can handle signals, it does nothing and `pending` stays false.
+    Outside of the main thread it does nothing, and `pending` stays false.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class CheckpointRequests:
 
     @property
     def pending(self) -> bool:
-        """Whether a checkpoint has been requested since the last `clear`."""
+        """True if a checkpoint has been requested since the last `clear`."""
         return self._requested.is_set()
 
     def clear(self) -> None:
@@ -40,6 +40,7 @@ class CheckpointRequests:
         self._requested.clear()
 
     def __enter__(self) -> Self:
+        # Only the main thread can handle signals.
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGUSR1, lambda *_: self._requested.set())
             self._entered = True

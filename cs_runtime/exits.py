@@ -34,8 +34,8 @@ _NAMES_A_LINE = re.compile(r"\.py:\d+")
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
+# Returns the message of a framework's error in one line, without the framework's additions.
 Essence = Callable[[Exception], str]
-"""Returns the message of a framework's error in one line, without what the framework adds to it."""
 
 
 def first_line(error: Exception) -> str:
@@ -65,9 +65,7 @@ def report_errors(crash_dir: Path | str | None = None, essence: Essence = first_
 def report_at_exit(failed: Callable[[BaseException], None], essence: Essence = first_line) -> None:
     """Make this process end as under `report_errors`, for a program whose `main` is not ours to decorate.
 
-    Its memory is left to the operating system (`leave_at_exit`). An exception hook of the program is kept;
-    that of the launchers calls `report_uncaught_error`. Call this before other exit handlers are registered:
-    the exit code is set after all of them have run.
+    Call this before other exit handlers are registered: the exit code is set after all of them have run.
 
     Args:
         failed: Called with the error that ends the program.
@@ -75,7 +73,8 @@ def report_at_exit(failed: Callable[[BaseException], None], essence: Essence = f
     """
     if failed not in _failure_handlers:
         _failure_handlers.append(failed)
-    leave_at_exit()
+    leave_at_exit()  # its memory is left to the operating system
+    # An exception hook of the program is kept; that of the launchers calls `report_uncaught_error`.
     if sys.excepthook is not sys.__excepthook__:
         return
     code = 0
@@ -122,8 +121,8 @@ def report_error(
         error: The error.
         crash_dir: Directory for a crash file; the current directory when None.
         essence: Extracts the message of a framework's error.
-        in_program: Whether the program's own code called the toolkit. A message without a source line then
-            gets the innermost line of the program.
+        in_program: The program's own code called the toolkit, so a message without a source line gets the
+            innermost line of the program.
     """
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
@@ -134,7 +133,7 @@ def report_error(
         return EXIT_BROKEN_PIPE
     if not isinstance(error, Exception):
         raise error
-    write_error_beside_logs(error)
+    write_error_to_log_dir(error)
     code = exit_code_of(error)
     if hasattr(error, "exit_code"):
         sys.stdout.flush()
@@ -191,7 +190,7 @@ def record_failures(compile_dir: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def write_error_beside_logs(error: Exception) -> None:
+def write_error_to_log_dir(error: Exception) -> None:
     """Write `error.json` for an error that ends this process, if it is the chief of a launcher's job."""
     directory = os.environ.get(_LOG_DIR)
     with suppress(RoleError):

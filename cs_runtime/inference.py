@@ -1,4 +1,4 @@
-"""Evaluation and prediction on the CS system: forward steps whose outputs come back to the chief."""
+"""Evaluation and prediction on the CS system: forward steps whose outputs return to the chief."""
 
 from __future__ import annotations
 

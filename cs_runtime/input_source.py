@@ -38,9 +38,9 @@ class InputSource(Protocol):
         ...
 
     def input_facts(self) -> Mapping[str, str]:
-        """Return what identifies program and input, by name; it must be equal in all tasks of a job.
+        """Return facts that identify program and input, by name; they must be equal in all tasks of a job.
 
-        It must not depend on the task's rank, its machine, or what the user's code does at run time.
+        They must not depend on the task's rank, its machine, or the behavior of the user's code at run time.
         """
         ...
 
@@ -72,16 +72,15 @@ def narrow_integers(name: str, value: Any) -> np.ndarray:
 def input_facts(mode: str, function: Any, tensors: Iterable[str]) -> dict[str, str]:
     """Return the facts that identify an input: mode, files of the program, input function, tensors.
 
-    Parameters are not included, because a program may change them at run time in one task only.
-
     Args:
-        mode: What the step does.
+        mode: Mode of the step.
         function: The user's input function.
         tensors: Name, type and shape of every tensor of a batch, as text.
     """
     while isinstance(function, partial):
         function = function.func
     numbered = {f"tensor {index}": text for index, text in enumerate(tensors)}
+    # Without parameters, as a program may change them at run time in one task only.
     return {
         "mode": mode,
         "program": _file_mark(getattr(sys.modules.get("__main__"), "__file__", None)),

@@ -48,7 +48,7 @@ class LocalJob:
         end_file: Created when the program ends; every task must be able to see it.
 
     Attributes:
-        ended: Whether it ended before the program.
+        ended: It ended before the program.
     """
 
     def __init__(self, workers: int, command: Sequence[str], log_dir: Path, end_file: Path) -> None:
@@ -68,7 +68,8 @@ class LocalJob:
         threading.Thread(target=self._watch, name="local-job", daemon=True).start()
 
     def _relay_output(self) -> None:
-        """Print the launcher's output, without its report of success, which only repeats the program's."""
+        """Print the launcher's output, without its report of success."""
+        # The program reports its success itself.
         assert self._launcher.stderr is not None
         for line in self._launcher.stderr:
             if not (line.startswith(_LAUNCHER) and any(end in line for end in _SUCCESS_LINES)):

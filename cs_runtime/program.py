@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from cs_system.client import StepOutputs
 
+# Arrays by resource name; a large model may load each one when it is accessed.
 State = Mapping[str, np.ndarray]
-"""Arrays by resource name; a large model may load each one when it is accessed."""
 
 LOSS = "output_loss"
 

@@ -187,11 +187,9 @@ def _record(progress: TrainingProgress, *, write: bool = True) -> None:
 
 
 class Throughput:
-    """Measures steps per second between marks, and the fraction of that time without a batch.
+    """Measures steps per second between marks, and the fraction of that time without a batch."""
 
-    Times are those of the system's clock. Arrival times on the chief would be useless, because the outputs
-    of many steps arrive together.
-    """
+    # Times are those of the system's clock: the outputs of many steps arrive on the chief together.
 
     def __init__(self) -> None:
         self._step: int | None = None
@@ -270,8 +268,8 @@ class Progress:
         self.loss = float(losses[-1])
 
 
+# Prefix of the name of a step output that is a summary of the user's program.
 SUMMARY_PREFIX = "summary/"
-"""Prefix of the name of a step output that is a summary of the user's program."""
 
 
 class ScalarWriter(Protocol):

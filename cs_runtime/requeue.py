@@ -1,9 +1,8 @@
-"""What a requeued job remembers, so that an interruption does not change where its training runs end.
+"""Records of a job that can be requeued, so that an interruption does not change where training runs end.
 
-Without it `train(steps=100)` would train 100 more steps after every start. The job records the last step of
-each call of `train`, in order; the program repeats the calls, and each ends where it would have ended without
-the interruption. A run that started from a checkpoint of another run resumes from the newest checkpoint that
-the job has recorded.
+The job records the last step of each call of `train`, in order; the program repeats the calls, and each ends
+where it would have ended without the interruption. A run that started from a checkpoint of another run
+resumes from the newest checkpoint that the job has recorded.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ def last_step_of_job(
     end = min(ends)
     if not task.requeue:
         return end
+    # Without the record, `train(steps=100)` would train 100 more steps after every start.
     call = _calls[model_dir]
     _calls[model_dir] += 1
     try:

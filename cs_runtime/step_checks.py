@@ -31,11 +31,11 @@ class StepCheck(Protocol):
 
 @dataclass(frozen=True)
 class RangeCheck:
-    """The values of an integer tensor lie in `low <= value < high`.
+    """Requires that all values of an integer tensor are in `low <= value < high`.
 
     Attributes:
         tensor: The user's name of the tensor.
-        low: The smallest valid value; negative where such values mark padding.
+        low: The smallest valid value; negative if negative values mark padding.
         high: One more than the largest valid value.
         use: The operation that reads the tensor, with the user's line.
         minimum: The step output with the smallest value.
@@ -70,7 +70,7 @@ class ProgramCheck:
     """A condition that the user's program checks in its step, for example with `assert`.
 
     Attributes:
-        output: The step output that is zero where the condition does not hold.
+        output: The step output that is zero if the condition does not hold.
         error: The text of the program's own error, with the user's line.
     """
 

@@ -1,8 +1,8 @@
 """Training on the CS system.
 
-`train` is the whole of it for an estimator: every task of a job makes the same call, and its role decides
-whether it is the chief, which drives the system, or a worker, which streams batches. A program that owns its
-loop enters `training_run` on the chief and advances the `TrainingRun` itself.
+An estimator only calls `train`, in every task of a job: the role of a task determines whether it is the
+chief, which drives the system, or a worker, which streams batches. A program that has its own loop enters
+`training_run` on the chief and advances the `TrainingRun` itself.
 """
 
 from __future__ import annotations
@@ -359,8 +359,8 @@ def record_failure(settings: RunSettings, timeline: Timeline, error: BaseExcepti
         log.warning("run_summary.json was not written: %s", second)
 
 
+# Returns the options of a run as the program changes them when it is traced.
 Adjust = Callable[[RunSettings], RunSettings]
-"""Returns the options of a run as the program changes them when it is traced."""
 
 
 def train(

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     )
     from estimator.startup import import_tensorflow
 
+# The value of `tf.data.AUTOTUNE`, by the name that programs for CS systems use.
 CS_AUTOTUNE = -1
-"""The value of `tf.data.AUTOTUNE`, by the name that programs for CS systems use."""
 
 __all__ = [
     "CS_AUTOTUNE",

@@ -20,8 +20,8 @@ from estimator.input.dataset import FEATURES_AND_LABELS, InputSource
 from estimator.input.iterator_state import StateFolder
 from estimator.spec import ModeKeys
 
+# Predictions, batch by batch; closing the generator stops the run.
 Batches = Generator[dict[str, np.ndarray], None, None]
-"""Predictions, batch by batch; closing the generator stops the run."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Setup:
         """Return the input of a run in which a single task reads all records in order."""
         return self._input(input_fn, mode, tasks.single_task_config())
 
-    def shared_input(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
+    def sharded_input(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         """Return the input of a run in which each worker of the job reads its shard of the records."""
         task = tasks.current()
         return self._input(input_fn, mode, tasks.shared_config(), task.num_workers, task.index)
 
     def training_input(self, input_fn: Callable[..., Any]) -> InputSource:
         """Return the input of a training run, which saves its iterator state next to the checkpoints."""
-        source = self.shared_input(input_fn, ModeKeys.TRAIN)
+        source = self.sharded_input(input_fn, ModeKeys.TRAIN)
         if self.options.program_skips_batches:
             return source
         steps = self.config.save_checkpoints_steps

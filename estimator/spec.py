@@ -26,15 +26,15 @@ class ModeKeys:
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
+# The compiler's names of the modes.
 PROGRAM_MODES: Mapping[str, Mode] = {
     ModeKeys.TRAIN: "train",
     ModeKeys.EVAL: "eval",
     ModeKeys.PREDICT: "infer",
 }
-"""The compiler's names of the modes."""
 
+# Key of the predictions if `model_fn` predicts a single tensor instead of a dict.
 SINGLE_PREDICTION = ""
-"""Key of the predictions if `model_fn` predicts a single tensor instead of a dict."""
 
 _HOOKS = ("training_chief_hooks", "training_hooks", "evaluation_hooks", "prediction_hooks")
 _REQUIRED = {

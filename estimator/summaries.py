@@ -19,11 +19,11 @@ from cs_runtime.progress import SUMMARY_PREFIX
 
 log = logging.getLogger("estimator")
 
+# Maximum number of elements in a histogram; of a larger tensor a step outputs evenly spaced elements.
 HISTOGRAM_ELEMENTS = 16_384
-"""Maximum number of elements in a histogram; of a larger tensor a step outputs evenly spaced elements."""
 
+# Prefix of the names of step outputs for summaries of tensors: histograms, images and others.
 TENSOR_SUMMARIES = "output_shown/"
-"""Prefix of the names of step outputs for summaries of tensors: histograms, images and others."""
 
 # Attribute with the number of samples in a summary, by the type of its operation.
 _IMAGES = {"ImageSummary": "max_images", "AudioSummaryV2": "max_outputs"}

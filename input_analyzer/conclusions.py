@@ -77,21 +77,18 @@ def list_layouts(limits: Limits) -> Iterator[Layout]:
 
 
 def predict_rate(model: RateModel, layout: Layout) -> float:
-    """Return the samples per second of all workers of a layout; the chief is one of the first node's tasks.
-
-    The nodes are added up: shared resources such as a file server cannot be measured on one node.
-    """
+    """Return the samples per second of all workers of a layout."""
+    # The nodes are added up: shared resources such as a file server cannot be measured on one node. The chief
+    # is one of the first node's tasks.
     tasks, cpus = layout.tasks_per_node, layout.cpus_per_task
     first_node = layout.workers - (layout.nodes - 1) * tasks
     return (layout.nodes - 1) * model.rate(tasks, cpus) + model.rate(first_node, cpus)
 
 
 def predict_layouts(model: RateModel, limits: Limits) -> tuple[Prediction, ...]:
-    """Predict the rates of all layouts within the limits, the smallest layout first.
-
-    If files are distributed unevenly, an epoch lasts until the worker with the most files has read them,
-    while others wait or repeat records. So only the `usable_fraction` of a rate counts.
-    """
+    """Predict the rates of all layouts within the limits, the smallest layout first."""
+    # If files are distributed unevenly, an epoch lasts until the worker with the most files has read them,
+    # while others wait or repeat records. So only the `usable_fraction` of a rate counts.
     return tuple(
         Prediction(layout, predict_rate(model, layout) * usable_fraction(limits.files, layout.workers))
         for layout in list_layouts(limits)
@@ -99,11 +96,9 @@ def predict_layouts(model: RateModel, limits: Limits) -> tuple[Prediction, ...]:
 
 
 def usable_fraction(files: int | None, workers: int) -> float:
-    """Return the fraction of the rate of all workers that reads each record of an epoch once; at most 1.
-
-    This is the mean of their shares divided by the largest share: 5 workers read 6 files in the time in which
-    one of them reads 2, as 3 workers do. Files are assumed to have the same size.
-    """
+    """Return the fraction of the rate of all workers that reads each record of an epoch once; at most 1."""
+    # The mean of their shares divided by the largest share: 5 workers read 6 files in the time in which one
+    # of them reads 2, as 3 workers do. Files are assumed to have the same size.
     return 1.0 if files is None else files / workers / math.ceil(files / workers)
 
 
@@ -160,8 +155,7 @@ def add_interval(
     """Add the interval of its rate to a recommendation.
 
     It combines the relative interval of the nearest measurement (by CPUs per task, then by tasks of a node,
-    where the chief does not count) with the distance of the model from all measurements. The two are
-    independent, so their squares are added. Errors of several nodes are not assumed to be independent.
+    where the chief does not count) with the distance of the model from all measurements.
 
     Args:
         found: the recommendation.
@@ -177,6 +171,8 @@ def add_interval(
         return abs(one.cpus_per_task - layout.cpus_per_task), abs(one.tasks - workers), -width
 
     nearest = min(measurements, key=distance)
+    # The two errors are independent, so their squares are added. Errors of several nodes are not assumed to
+    # be independent.
     below = math.hypot(1 - nearest.low / nearest.samples_per_s, model_error)
     above = math.hypot(nearest.high / nearest.samples_per_s - 1, model_error)
     return replace(found, low=expected * max(0.0, 1 - below), high=expected * (1 + above))

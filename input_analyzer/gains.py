@@ -177,8 +177,8 @@ def select_compared(findings: Iterable[Finding]) -> dict[str, int | None]:
     return {one.id: one.value for one in findings if one.id in COMPARED}
 
 
+# The rate with a change over that without it, and both ends of its 95 % interval.
 Ratio = tuple[float, float, float]
-"""The rate with a change over that without it, and both ends of its 95 % interval."""
 
 # Minimum time of a turn.
 TURN_S = 0.25

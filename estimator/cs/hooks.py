@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("estimator")
 
+# Prefix of the names of step outputs that only hooks use.
 HOOK_OUTPUTS = "output_hook/"
-"""Prefix of the names of step outputs that only hooks use."""
 
 # The output name of the global step, which is not an output of the step.
 _STEP = ""

@@ -71,8 +71,8 @@ class EstimatorFrontEnd(MeasuredFrontEnd, Protocol):
         ...
 
 
+# Makes a front end from the input of a run, the options of its state, and its session hooks.
 MakeFrontEnd = Callable[[InputSource, StateOptions, tuple[Any, ...]], EstimatorFrontEnd]
-"""Makes a front end from the input of a run, the options of its state, and its session hooks."""
 
 
 class CsBackend:

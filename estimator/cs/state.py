@@ -26,11 +26,11 @@ from estimator.spec import WarmStartSettings, apply_warm_start
 
 log = logging.getLogger("estimator")
 
+# From this size on, a state is held in parts; a smaller one is held whole, which is faster.
 LARGE_BYTES = 1 << 30
-"""From this size on, a state is held in parts; a smaller one is held whole, which is faster."""
 
+# Size of a part, which is a file of the checkpoint; a larger tensor is a part by itself.
 PART_BYTES = 128 << 20
-"""Size of a part, which is a file of the checkpoint; a larger tensor is a part by itself."""
 
 _VARIABLES = ("VarHandleOp", "Variable", "VariableV2")
 

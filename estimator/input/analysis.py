@@ -17,8 +17,8 @@ from estimator.input.dataset import InputSource, describe, read, spec_component_
 from estimator.spec import ModeKeys
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
+# If a call of the input function takes longer, a run does not call it again as other workers would.
 SLOW_CALL_S = 2.0
-"""If a call of the input function takes longer, a run does not call it again as other workers would."""
 
 
 def export_to_analyzer(

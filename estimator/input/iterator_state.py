@@ -29,8 +29,8 @@ log = logging.getLogger("estimator")
 FOLDER = "input_state"
 SAVE_EVERY_S = 10.0
 SHARE_OF_TIME = 0.01
+# Largest memory of an input whose state is saved; saving needs about as much memory again.
 LARGEST_BYTES = 1 << 30
-"""Largest memory of an input whose state is saved; saving needs about as much memory again."""
 # Number of newest states to keep: enough that the next checkpoint follows one of them.
 _NEWEST = 3
 # Policy to fail on random numbers and Python functions, whose state TensorFlow does not save.

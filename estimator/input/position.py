@@ -29,8 +29,8 @@ _SAME_EACH_TIME = (
 )
 _INFINITE = -1
 
+# Returns the arrays of the next batch.
 Take = Callable[[], Sequence[Any]]
-"""Returns the arrays of the next batch."""
 
 
 class PositionedTensors:

@@ -169,11 +169,9 @@ class Copy:
                 self.link.send(do=word)
 
     def subtract_sharing(self, resident_bytes: int, pids: Sequence[int]) -> int:
-        """Return the memory of several processes, counting once what forked workers share.
-
-        Measuring that takes the kernel long, so it is repeated only if there is clearly more memory than
-        before.
-        """
+        """Return the memory of several processes, in which pages that forked workers share count once."""
+        # Measuring this takes the kernel long, so it is repeated only if there is clearly more memory than
+        # before.
         before, part = self.unshared_part_seen
         if len(pids) > 1 and resident_bytes > _CLEARLY_MORE * before:
             part = node.measure_unshared_part(pids)

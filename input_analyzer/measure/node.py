@@ -80,10 +80,8 @@ _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 def processes_in_sessions(leaders: Collection[int]) -> set[int]:
-    """Return all living processes of the sessions that these processes lead, themselves included.
-
-    Unlike a descendant, a process stays in its session when its parent exits.
-    """
+    """Return all living processes of the sessions that these processes lead, themselves included."""
+    # Unlike a descendant, a process stays in its session when its parent exits.
     found = set()
     for entry in os.scandir(_PROC):
         with suppress(OSError, ValueError):
@@ -129,9 +127,9 @@ def usage_of(pids: Iterable[int]) -> Usage:
 def disk_bytes_of(pids: Iterable[int]) -> int | None:
     """Return the bytes that processes, and their exited children, have caused to be read from disks.
 
-    This is `read_bytes` of proc(5), without reads from the page cache and from many network file systems.
     None if the kernel does not report it.
     """
+    # `read_bytes` of proc(5) excludes reads from the page cache and from many network file systems.
     total = 0
     for pid in pids:
         try:
@@ -147,9 +145,9 @@ def disk_bytes_of(pids: Iterable[int]) -> int | None:
 def measure_unshared_part(pids: Iterable[int]) -> float:
     """Return the fraction of the resident memory of processes that remains if shared pages count once.
 
-    By `smaps_rollup` of proc(5), whose "proportional" size divides each page by its number of users. 1 if the
-    kernel does not report it. Takes about 0.1 ms per MiB.
+    1 if the kernel does not report it. Takes about 0.1 ms per MiB.
     """
+    # The "proportional" size in `smaps_rollup` of proc(5) divides each page by its number of users.
     resident = proportional = 0
     for pid in pids:
         with suppress(OSError, ValueError, KeyError):
@@ -252,11 +250,9 @@ _OF_TORCH = re.compile(r"torch_(\d+)_")
 
 
 def remove_torch_segments(pids: Collection[int]) -> None:
-    """Remove torch's segments in /dev/shm of processes that were just killed.
-
-    A process may be killed between creating a segment and removing its name; with torch's sharing strategy
-    "file_system", names stay as long as a segment is used.
-    """
+    """Remove torch's segments in /dev/shm of processes that were just killed."""
+    # A process may be killed between creating a segment and removing its name; with torch's sharing strategy
+    # "file_system", names stay as long as a segment is used.
     if not pids:
         return
     with suppress(OSError):  # without this folder there is no segment

@@ -61,11 +61,6 @@ class SteadyRate:
 def steady_rate(copies: Sequence[Sequence[Count]], start: float, end: float) -> SteadyRate:
     """Estimate the rate of all copies together between two times.
 
-    The warm-up is found by the marginal standard error rule (K. P. White, "An effective truncation heuristic
-    for bias reduction in simulation output", Simulation 69, 1997): cut off the windows that minimize the
-    standard error of the mean of the rest. The interval is that of the means of `BATCHES` batches, which may
-    be correlated as in a first-order autoregression.
-
     Args:
         copies: for every copy, its counts in order of time; the rate between them is taken as constant.
         start: beginning of the measurement.
@@ -77,6 +72,9 @@ def steady_rate(copies: Sequence[Sequence[Count]], start: float, end: float) -> 
         totals += np.interp(edges, [c.t for c in counts], [c.samples for c in counts])
     width = (end - start) / WINDOWS
     rates = np.diff(totals) / width
+    # The marginal standard error rule (K. P. White, "An effective truncation heuristic for bias reduction in
+    # simulation output", Simulation 69, 1997): cut off the windows that minimize the standard error of the
+    # mean of the rest.
     most = WINDOWS // 2
     scores = [float(rates[cut:].var()) / (WINDOWS - cut) for cut in range(most + 1)]
     cut = int(np.argmin(scores))
@@ -93,13 +91,11 @@ def steady_rate(copies: Sequence[Sequence[Count]], start: float, end: float) -> 
 
 
 def _interval_half_width(means: np.ndarray) -> float:
-    """Return half of the 95 % interval of the mean of batch means that may be correlated.
-
-    If neighbors have a correlation r that decays as in a first-order autoregression, n means are worth n (1 -
-    r) / (1 + r) independent ones (G. S. Fishman, "Principles of Discrete Event Simulation", 1978). r is
-    estimated from the means, corrected for the bias of short series, -(1 + 3 r) / n (F. H. C. Marriott and J.
-    A. Pope, Biometrika 41, 1954), and never negative.
-    """
+    """Return half of the 95 % interval of the mean of batch means that may be correlated."""
+    # If neighbors have a correlation r that decays as in a first-order autoregression, n means are worth
+    # n (1 - r) / (1 + r) independent ones (G. S. Fishman, "Principles of Discrete Event Simulation", 1978).
+    # r is estimated from the means, corrected for the bias of short series, -(1 + 3 r) / n (F. H. C. Marriott
+    # and J. A. Pope, Biometrika 41, 1954), and never negative.
     count = len(means)
     distances = means - means.mean()
     squares = float(distances @ distances)

@@ -50,10 +50,8 @@ def above(headroom: float) -> str:
 
 
 def from_disk(one: Measurement) -> float | None:
-    """Return the bytes per sample that a first epoch read from disks; None if no such epoch was measured.
-
-    Without a first epoch, pages that were read, such as the program's own code, say nothing about the input.
-    """
+    """Return the bytes per sample that a first epoch read from disks; None if no such epoch was measured."""
+    # Without a first epoch, other pages were read, such as those of the program's own code.
     return None if one.first_epoch_samples_per_s is None else one.first_epoch_disk_bytes_per_sample
 
 

@@ -292,10 +292,8 @@ class Counts:
 
 
 def count(traced: TracedDataset, seconds: float) -> Counts:
-    """Run the pipeline for a few elements, with a counter on every edge between stages.
-
-    Shuffles and caches are bypassed, so that elements that fill their buffers are not counted.
-    """
+    """Run the pipeline for a few elements, with a counter on every edge between stages."""
+    # Shuffles and caches are bypassed, so that elements that fill their buffers are not counted.
     edges = _Edges(traced)
     last = traced.nodes[traced.pipeline.last.name][-1]
     delivered = edges.count_edge(

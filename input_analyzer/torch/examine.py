@@ -117,13 +117,11 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def reading_of(loader: Any) -> Reading:
-    """Return the records that a loader reads in an epoch, in this process.
-
-    A record of a dataset with indices is identified by its index, and by some records of the dataset, so that
-    all indices of an epoch are compared without reading the records.
-    """
+    """Return the records that a loader reads in an epoch, in this process."""
     if loader_parts(loader).iterable:
         return _read_stream(loader.dataset, dataset_makes_batches(loader))
+    # A record is identified by its index, and by some records of the dataset, so that all indices of an epoch
+    # are compared without reading the records.
     try:
         dataset = loader.dataset
         # Samplers of batches yield lists of indices.

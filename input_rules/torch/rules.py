@@ -268,10 +268,7 @@ def recommend_workers(pipeline: Pipeline, context: Context) -> int:
 
 
 def _model_rate(pipeline: Pipeline, context: Context, workers: int) -> float:
-    """Return the samples per microsecond with this many workers, as derived from the times of the stages.
-
-    While one worker waits, others compute, so that they queue for the CPUs (`queueing_time`).
-    """
+    """Return the samples per microsecond with this many workers, as derived from the times of the stages."""
     stage = pipeline.by_name["workers"]
     changed = replace(stage, attributes={**stage.attributes, "num_workers": workers})
     stages = tuple(changed if one is stage else one for one in pipeline.stages)
@@ -286,6 +283,7 @@ def _model_rate(pipeline: Pipeline, context: Context, workers: int) -> float:
     cpus = _cpus(pipeline, context)
     time_of_sample = time_us(costs, cpus)
     if workers:
+        # While one worker waits, others compute, so that they queue for the CPUs.
         of_worker = sum(cost.self_time_us_per_sample or 0.0 for cost in costs if cost.lane.threads > 1)
         computes = min(cpu_us(costs), of_worker)
         time_of_sample = max(time_of_sample, queueing_time(computes, of_worker - computes, workers, cpus))

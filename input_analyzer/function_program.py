@@ -19,7 +19,7 @@ from typing import Any, cast
 from cs_toolkit.errors import UsageError
 from csrun.schedulers.tasks import worker_place, worker_variables
 from csrun.tasks.environment import environment_variables
-from input_analyzer.measure.child import begin, keep_files_apart, refuse
+from input_analyzer.child import begin, keep_files_apart, refuse
 from input_rules.batches import as_texts
 from input_rules.errors import ComponentError, WrongTypeError
 from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard, export_input

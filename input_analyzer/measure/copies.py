@@ -268,7 +268,7 @@ class Copies:
         words = self._launch.words
         # TensorFlow raises its errors; its log would hide the last lines of the program.
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        order_variables = {ORDER_VARIABLE: str(file), RECEIVER_VARIABLE: "input_analyzer.measure.child:serve"}
+        order_variables = {ORDER_VARIABLE: str(file), RECEIVER_VARIABLE: "input_analyzer.child:serve"}
         environment = {**quiet, **self._launch.environment, **order_variables}
         environment.update(_task_environment(order, environment, order.cpus_per_task or len(cpus) or None))
         with output.open("wb") as sink:

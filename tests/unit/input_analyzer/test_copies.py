@@ -130,7 +130,7 @@ _SAYS_A_LAST_WORD = """
 import os, sys, time
 from pathlib import Path
 from input_rules.input_export import ORDER_VARIABLE
-from input_analyzer.measure.child import begin
+from input_analyzer.child import begin
 order, link = begin(Path(os.environ[ORDER_VARIABLE]))
 while not Path(sys.argv[1]).exists():
     time.sleep(0.01)

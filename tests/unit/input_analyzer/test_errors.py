@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from input_analyzer.child import is_for_want_of_memory
 from input_analyzer.errors import lost_a_worker, users_traceback
-from input_analyzer.measure.child import is_for_want_of_memory
 
 NOWHERE = "/no-such-folder/part.tfrecord"
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from input_analyzer import gains
-from input_analyzer.measure.child import keep_files_apart
+from input_analyzer.child import keep_files_apart
 from input_analyzer.measure.examine import Overlap
 from input_analyzer.measure.link import Order
 from input_analyzer.tf import private_files

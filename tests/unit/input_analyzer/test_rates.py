@@ -12,8 +12,8 @@ import pytest
 
 from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement
+from input_analyzer.child import check_length
 from input_analyzer.errors import InputEndedError, ProcessBugError
-from input_analyzer.measure.child import check_length
 from input_analyzer.measure.copies import ExitTimeout, Launch
 from input_analyzer.measure.node import ColdFiles, processes_in_sessions
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan, Rates, plans

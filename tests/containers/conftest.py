@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from image import INSTALL, make_frame, make_image
+from .image import INSTALL, make_frame, make_image
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "bin"

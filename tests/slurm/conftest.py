@@ -7,20 +7,19 @@ left of a job on every node, and the fixture ends it also when the test fails.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster import INSTALL, SlurmCluster, missing_programs
+from tests.processes import kill_processes, list_processes, wait_until
+
+from .cluster import INSTALL, SlurmCluster, missing_programs
 
 BIN = Path(__file__).resolve().parents[2] / "bin"
 LIMIT_S = 180.0
@@ -46,7 +45,7 @@ class Job:
 
     def wait_for(self, *texts: str) -> None:
         """Waits until all of these have been written to stdout or stderr, the command itself left out."""
-        wait_until(lambda: all(text in self._said() for text in texts), self.shown)
+        wait_until(lambda: all(text in self._said() for text in texts), self.shown, LIMIT_S)
 
     def _said(self) -> str:
         lines = (self.stdout + self.stderr).splitlines(keepends=True)
@@ -69,35 +68,21 @@ class Job:
 
     def left(self) -> list[int]:
         """Living processes of the job on all nodes, the launcher and srun included."""
-        return [pid for pid, environment in processes() if self.marker in environment]
+        return list_processes(self.marker)
+
+    def clean_up(self) -> None:
+        """Kill what is left of the job."""
+        kill_processes(self.left)
+        self.process.wait(timeout=LIMIT_S)
 
     def pids(self, *variables: str) -> list[int]:
         """Processes of the job that have all these "NAME=value" in their environment."""
-        wanted = {self.marker, *(text.encode() for text in variables)}
-        return [pid for pid, environment in processes() if wanted <= set(environment)]
-
-
-def processes() -> Iterator[tuple[int, list[bytes]]]:
-    """Number and environment of all living processes, those in other pid namespaces too."""
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit():
-                yield int(entry.name), (entry / "environ").read_bytes().split(b"\0")
-
-
-def wait_until(
-    condition: Callable[[], bool], shown: Callable[[], str] = str, limit_s: float = LIMIT_S
-) -> None:
-    """Polls; fails the test after the limit."""
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, f"this did not happen in time\n{shown()}"
-        time.sleep(0.02)
+        return list_processes(self.marker, *(text.encode() for text in variables))
 
 
 @pytest.fixture(name="wait")
 def wait_fixture() -> Callable[..., None]:
-    return wait_until
+    return partial(wait_until, timeout_s=LIMIT_S)
 
 
 @pytest.fixture(scope="session")
@@ -120,15 +105,14 @@ def cluster(slurm_programs: None) -> Iterator[SlurmCluster]:
 @pytest.fixture
 def make_cluster(slurm_programs: None) -> Iterator[Callable[..., SlurmCluster]]:
     """Starts clusters that a test may break."""
-    running: list[SlurmCluster] = []
+    with ExitStack() as stack:
 
-    def make(nodes: int = 4, cpus: int = 4, **options: object) -> SlurmCluster:
-        running.append(SlurmCluster(nodes, cpus, isolate=True, **options))  # type: ignore[arg-type]
-        return running[-1].__enter__()
+        def make(nodes: int = 4, cpus: int = 4, **options: object) -> SlurmCluster:
+            cluster = SlurmCluster(nodes, cpus, isolate=True, **options)  # type: ignore[arg-type]
+            stack.callback(cluster.stop)
+            return cluster.__enter__()
 
-    yield make
-    for each in running:
-        each.stop()
+        yield make
 
 
 @pytest.fixture
@@ -170,13 +154,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         for used in dict.fromkeys(clusters):
             with suppress(subprocess.SubprocessError):  # a cluster that a test has stopped
                 used.run("scancel", *used.jobs())
-    for job in jobs:
-        while left := job.left():
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            job.process.poll()
-        job.process.wait(timeout=LIMIT_S)
+    with ExitStack() as stack:
+        for job in jobs:
+            stack.callback(job.clean_up)
 
 
 @pytest.fixture

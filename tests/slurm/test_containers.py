@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "containers"))
-from image import INSTALL, make_image
+from tests.containers.image import INSTALL, make_image
 
 # Hides the runtime and the image from this machine; the nodes have had namespaces of their own before.
 HIDE = 'mount --bind /dev/null "$1" && mount -t tmpfs none "$2" && shift 2 && exec "$@"'

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_steps import STRANGE
+
+from .test_steps import STRANGE
 
 LAUNCHER = "--launcher=slurm"
 TIDIES = """

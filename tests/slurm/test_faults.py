@@ -161,7 +161,7 @@ def test_a_killed_launcher_leaves_nothing_on_any_node(cluster: Any, start: Any, 
     assert len(job.left()) > 30
     job.signal(signal.SIGKILL)
     assert job.end() == -signal.SIGKILL
-    wait(lambda: not job.left(), limit_s=10.0)
+    wait(lambda: not job.left(), timeout_s=10.0)
     wait(lambda: not cluster.jobs())
 
 
@@ -274,7 +274,7 @@ def test_a_killed_launcher_withdraws_a_job_that_waits(cluster: Any, start: Any, 
     second = start(cluster, "--total-nodes=2", "--tasks-per-node=1", "sh", "-c", HANG)
     second.wait_for("queued and waiting")
     second.signal(signal.SIGKILL)
-    wait(lambda: not cluster.run("squeue", "-h", "-t", "PENDING"), limit_s=10.0)
+    wait(lambda: not cluster.run("squeue", "-h", "-t", "PENDING"), timeout_s=10.0)
     wait(lambda: not second.left())
     first.signal(signal.SIGTERM)
     assert first.end() == 143

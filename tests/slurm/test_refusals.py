@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster import SlurmCluster
+
+from .cluster import SlurmCluster
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.processes import listening_sockets
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGE = (
@@ -170,7 +171,7 @@ def test_who_knows_no_token_gets_nothing(cluster: Any, start: Any, tmp_path: Pat
     pause = 'echo "ready $CSRUN_RANK"; until [ -e go ]; do sleep 0.05; done'
     job = start(cluster, "--total-nodes=1", "--tasks-per-node=1", "sh", "-c", pause)
     job.wait_for("ready 0")
-    port = listening_port(job.process.pid)
+    ((_, port),) = listening_sockets(job.process.pid)
     with socket.create_connection(("127.0.0.1", port), 5) as stranger:
         stranger.settimeout(10)
         assert b"challenge" in stranger.recv(4096)
@@ -199,22 +200,10 @@ def test_the_launcher_listens_where_the_site_lets_nodes_connect(make_cluster: An
     cluster = make_cluster(1, extra="SrunPortRange=61000-61200")
     job = start(cluster, "--total-nodes=1", "--tasks-per-node=1", "sh", "-c", "echo ready; exec sleep 1000")
     job.wait_for("ready")
-    assert 61000 <= listening_port(job.process.pid) <= 61200
+    ((_, port),) = listening_sockets(job.process.pid)
+    assert 61000 <= port <= 61200
     job.signal(signal.SIGTERM)
     assert job.end() == 143
-
-
-def listening_port(pid: int) -> int:
-    """The TCP port at which a process listens."""
-    inodes = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            inodes.add(link.readlink().name)
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-            return int(fields[1].partition(":")[2], 16)
-    raise AssertionError("it does not listen")
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.processes import wait_until
 from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
@@ -53,11 +53,11 @@ def results(output: str) -> Results:
 
 
 def wait_for(found: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not found():
+    def is_found() -> bool:
         assert job.poll() is None, "the job has ended"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return found()
+
+    wait_until(is_found, timeout_s=LIMIT_S)
 
 
 def test_a_program_alone_has_a_system_of_its_own_and_leaves_its_files(

@@ -21,6 +21,7 @@ from cs_system.client import Reservation, SystemClient, join_run, parse_address
 from cs_system.messages import InputIdentity
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import CompiledStep, Executable
+from tests.processes import wait_until
 from tests.programs.steps import LINEAR
 from tests.systems import RunningSystem, running_system
 
@@ -191,15 +192,6 @@ def loaded(reservation, linear) -> Reservation:
     reservation.program()
     reservation.put_state(linear.state())
     return reservation
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> float:
-    """Seconds until the condition held; fails after `timeout_s`."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < timeout_s, "the condition did not come true"
-        time.sleep(0.01)
-    return time.monotonic() - started
 
 
 def state_of(system: RunningSystem) -> str:

@@ -129,7 +129,7 @@ def test_a_worker_that_fails_before_its_first_batch(loaded, workers, linear, hel
 def test_a_run_that_waits_for_a_worker_shows_it(loaded, workers, linear, helpers, client):
     def slow(skip):
         yield next(linear.batches(1, 2)(0))
-        helpers.wait_until(lambda: shown.append(client.info()) or waits_for_worker_1(shown[-1]), 20.0)
+        helpers.wait_until(lambda: shown.append(client.info()) or waits_for_worker_1(shown[-1]))
 
     shown = []
     loaded.open_input(2, helpers.identity, 0)

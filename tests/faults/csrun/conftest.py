@@ -7,16 +7,16 @@ left of a job wherever it is, and the fixture ends it also when the test fails.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.processes import kill_processes, list_processes, wait_until
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
 LIMIT_S = 40.0
@@ -57,25 +57,14 @@ class Job:
 
     def left(self) -> list[int]:
         """Living processes of the job, the launcher and its guard included."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if entry.name.isdigit() and self.marker in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        return found
+        return list_processes(self.marker)
 
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Polls; fails the test after LIMIT_S."""
-    limit_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit_s, "this did not happen in time"
-        time.sleep(0.01)
-
-
-@pytest.fixture(name="wait_until")
-def wait_until_fixture() -> Callable[[Callable[[], bool]], None]:
-    return wait_until
+    def clean_up(self) -> None:
+        """Kill what is left of the job."""
+        kill_processes(self.left)
+        self.process.wait(timeout=LIMIT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @pytest.fixture
@@ -104,12 +93,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         return jobs[-1]
 
     yield call
-    for job in jobs:
-        while left := job.left():
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            job.process.poll()
-        job.process.wait(timeout=LIMIT_S)
-        if job.process.stdout is not None:
-            job.process.stdout.close()
+    with ExitStack() as stack:
+        for job in jobs:
+            stack.callback(job.clean_up)

@@ -10,7 +10,6 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -39,6 +38,7 @@ from csrun.agent.protocol import (
     launcher_proof,
 )
 from csrun.schedulers.slurm.place import read_place
+from tests.processes import kill_processes, list_processes, wait_until
 
 TOKEN = "the token"
 NONCE = "the launcher's number"
@@ -121,12 +121,7 @@ class Launcher:
 
     def left(self) -> list[int]:
         """Living processes of the agent and its task."""
-        wanted, found = f"TEST_MARKER={self.marker}".encode(), []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        return found
+        return list_processes(f"TEST_MARKER={self.marker}".encode())
 
 
 @pytest.fixture
@@ -140,21 +135,10 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
     yield call
     for launcher in launchers:
         launcher.link.close()
-        while left := launcher.left():
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            launcher.process.poll()
+        kill_processes(launcher.left)
         launcher.process.wait()
         if launcher.process.stderr is not None:
             launcher.process.stderr.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit_s, "this did not happen in time"
-        time.sleep(0.01)
 
 
 def test_a_task_from_start_to_end(launch: Callable[..., Launcher]) -> None:
@@ -204,7 +188,7 @@ def test_the_task_ends_with_the_step_daemon(launch: Callable[..., Launcher]) -> 
     launcher.process.kill()
     assert launcher.wait_for(Ended).exit_code == 143
     launcher.wait_for(Gone)
-    until(lambda: not launcher.left())
+    wait_until(lambda: not launcher.left())
     assert launcher.record()["reason"] == "Slurm's daemon is gone"
 
 
@@ -213,7 +197,7 @@ def test_a_killed_agent_takes_its_task_along(launch: Callable[..., Launcher]) ->
     launcher.start("sh", "-c", "(trap '' TERM; sleep 1000 &); echo ready; sleep 1000")
     launcher.wait_for(Output)
     launcher.process.kill()
-    until(lambda: not launcher.left())
+    wait_until(lambda: not launcher.left())
 
 
 def test_a_slow_terminal_slows_the_task_and_nothing_is_lost(launch: Callable[..., Launcher]) -> None:

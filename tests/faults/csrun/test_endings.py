@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from cs_system.proto import cs_system_pb2, cs_system_pb2_grpc
 from cs_system.transport import PROTOCOL_VERSION
+from tests.processes import wait_until
 
 # Runs for ever and says so first; what follows `exec` differs.
 HANG = 'echo "ready $CSRUN_RANK"; exec sleep 1000'
@@ -115,9 +115,7 @@ def test_a_signal_to_the_launcher_ends_the_whole_tree(start: Any, signum: int, c
     assert not job.left()
 
 
-def test_the_second_ctrl_c_kills_at_once(
-    start: Any, wait_until: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_the_second_ctrl_c_kills_at_once(start: Any) -> None:
     job = start("--tasks-per-node=2", "--grace-period=1000", "sh", "-c", DEAF)
     job.wait_for_lines(*ready(0, 1))
     job.signal(signal.SIGINT)
@@ -133,9 +131,7 @@ def test_the_second_ctrl_c_kills_at_once(
     assert not job.left()
 
 
-def test_ctrl_c_at_a_terminal_ends_the_job(
-    start: Any, wait_until: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_ctrl_c_at_a_terminal_ends_the_job(start: Any) -> None:
     controller, terminal = pty.openpty()
     try:
         launcher = Path(__file__).resolve().parents[3] / "bin" / "csrun_wse"
@@ -156,9 +152,7 @@ def test_ctrl_c_at_a_terminal_ends_the_job(
         os.close(terminal)
 
 
-def test_a_killed_launcher_leaves_nothing_behind(
-    start: Any, wait_until: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_a_killed_launcher_leaves_nothing_behind(start: Any) -> None:
     job = start("--tasks-per-node=2", "sh", "-c", f"{DAEMON} {DEAF}")
     job.wait_for_lines(*ready(0, 1), *ready(0, 1, word="daemon"))
     assert len(job.left()) > 5

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from tests.processes import wait_until
 
 ANALYZER = str(Path(__file__).parents[3] / "bin/cs_input_analyzer")
 
@@ -16,7 +16,7 @@ def analysis_of(folder: Path, *words: str) -> tuple[int, str]:
     command = [ANALYZER, *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == ""
-    until(lambda: not inside(folder))
+    wait_until(lambda: not inside(folder))
     return done.returncode, done.stderr
 
 
@@ -28,11 +28,3 @@ def inside(folder: Path) -> list[str]:
             if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
                 found.append((entry / "cmdline").read_text())
     return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for it, at most 30 s."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

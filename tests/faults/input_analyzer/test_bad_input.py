@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from .analyses import ANALYZER, analysis_of, inside, until
+from tests.processes import wait_until
+
+from .analyses import ANALYZER, analysis_of, inside
 
 HEAD = """
 import os, signal, sys, time
@@ -268,7 +270,7 @@ def test_nothing_outlives_the_analyzer(tmp_path: Path, signum: int, code: int) -
     with tempfile.TemporaryDirectory() as name:
         folder, environment = Path(name), {**os.environ, "TMPDIR": name}
         with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment) as process:
-            until(lambda: (tmp_path / "daemon").exists())
+            wait_until(lambda: (tmp_path / "daemon").exists())
             assert list(folder.iterdir())
             process.send_signal(signum)
             assert process.wait(20) == code
@@ -277,7 +279,7 @@ def test_nothing_outlives_the_analyzer(tmp_path: Path, signum: int, code: int) -
             key = " (Ctrl-C)" if signum == signal.SIGINT else ""
             told = f"ended by {signal.Signals(signum).name}{key} before the analysis was complete"
             assert said == f"cs_input_analyzer: {told}"
-        until(lambda: not inside(tmp_path) and not list(folder.iterdir()))
+        wait_until(lambda: not inside(tmp_path) and not list(folder.iterdir()))
     assert not (tmp_path / "a.json").exists()
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .analyses import ANALYZER, analysis_of, inside, until
+from tests.processes import wait_until
+
+from .analyses import ANALYZER, analysis_of, inside
 
 HEAD = """
 import os, sys, time
@@ -162,7 +164,7 @@ def test_ctrl_c_leaves_no_worker_process_behind(tmp_path: Path) -> None:
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         # The command, its guard, a program and its two workers at least.
-        until(lambda: len(inside(tmp_path)) >= 5)
+        wait_until(lambda: len(inside(tmp_path)) >= 5)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-    until(lambda: not inside(tmp_path))
+    wait_until(lambda: not inside(tmp_path))

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from cgc.artifact import open_artifact
 from cgc.publishing import directory_lock
 from cs_toolkit.loader import load_model
 from estimator import CerebrasEstimator, CSRunConfig, report_errors
+from tests.processes import wait_until
 from tests.programs.tf.linear_classifier import input_fn, linear_classifier
 
 v1 = tf.compat.v1
@@ -314,10 +314,10 @@ def test_who_waits_for_another_compilation_is_told_why(
     caplog.clear()
 
     def release_when_told() -> None:
-        deadline = time.monotonic() + 60.0
-        while "waiting for its result" not in caplog.text and time.monotonic() < deadline:
-            time.sleep(0.05)
-        lock.__exit__(None, None, None)
+        try:
+            wait_until(lambda: "waiting for its result" in caplog.text)
+        finally:
+            lock.__exit__(None, None, None)
 
     other = threading.Thread(target=release_when_told)
     other.start()

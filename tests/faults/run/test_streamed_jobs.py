@@ -18,6 +18,7 @@ import pytest
 
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
+from tests.processes import is_running, listening_sockets, wait_until
 from tests.systems import RunningSystem, parts_of, running_system
 
 from .training_jobs import (
@@ -40,7 +41,7 @@ class Streaming(SimpleNamespace):
     Attributes:
         system: RunningSystem.
         memoryx_dir: Path.
-        listening: Inodes of the sockets on which it listens while it is idle.
+        listening: The sockets at which it listens while it is idle.
     """
 
 
@@ -49,7 +50,9 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
     memoryx_dir = tmp_path_factory.mktemp("memoryx")
     flags = ["--num-csx=2", f"--memoryx-dir={memoryx_dir}"]
     with running_system(tmp_path_factory.mktemp("group"), flags) as system:
-        yield Streaming(system=system, memoryx_dir=memoryx_dir, listening=listening(system.process.pid))
+        yield Streaming(
+            system=system, memoryx_dir=memoryx_dir, listening=set(listening_sockets(system.process.pid))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -68,30 +71,10 @@ def whole(streaming: Streaming, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return folder
 
 
-def listening(pid: int) -> set[str]:
-    """The inodes of a process's sockets that listen."""
-    lines = [
-        line.split()
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
-    ]
-    inodes = {fields[9] for fields in lines if fields[3] == "0A"}
-    own = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
-    return {inode for inode in inodes if f"socket:[{inode}]" in own}
-
-
 def wafer(system: RunningSystem, rank: int) -> int:
     """The process of a wafer."""
     (found,) = (pid for pid, name in parts_of(system.process.pid).items() if name == f"cs_wafer_{rank}")
     return found
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there, and not only its exit code that nobody has asked for."""
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def check_nothing_is_left(streaming: Streaming) -> None:
@@ -100,7 +83,7 @@ def check_nothing_is_left(streaming: Streaming) -> None:
     wait_idle(streaming.system)
     assert not parts_of(pid)
     assert not list(streaming.memoryx_dir.iterdir())
-    assert listening(pid) == streaming.listening
+    assert set(listening_sockets(pid)) == streaming.listening
 
 
 def check_continues(streaming: Streaming, whole: Path, broken: Path, num_csx: int) -> None:
@@ -184,10 +167,7 @@ def test_a_killed_system_takes_wafers_and_memoryx_with_it(tmp_path: Path) -> Non
         parts = parts_of(system.process.pid)
         assert len(parts) == 3
         system.process.kill()
-        deadline = time.monotonic() + 10
-        while any(is_running(pid) for pid in parts):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not any(map(is_running, parts)))
         code, output = finish(job)
     assert code == 1, output
     assert system.address in output
@@ -203,11 +183,10 @@ def test_a_wafer_that_stands_still_is_named_and_the_job_goes_on(
     os.kill(pid, signal.SIGSTOP)
     try:
         with SystemClient(parse_address(streaming.system.address)) as client:
-            deadline = time.monotonic() + 10
-            while not ((run := client.info().run) and run.late):
-                assert time.monotonic() < deadline, streaming.system.log()
-                time.sleep(0.1)
-        assert re.fullmatch(r"CS system 2 of 2 has not answered for \d+ s; the run ends after 60 s", run.late)
+            warning = r"CS system 2 of 2 has not answered for \d+ s; the run ends after 60 s"
+            wait_until(
+                lambda: (run := client.info().run) and re.fullmatch(warning, run.late), streaming.system.log
+            )
         # In the job's log, too.
         wait_for_log(tmp_path, "CS system 2 of 2 has not answered", job)
     finally:

@@ -7,12 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 
 from cs_system.client import SystemClient, parse_address
+from tests.processes import wait_until
 from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
@@ -57,19 +57,21 @@ def finish(job: subprocess.Popen[str]) -> tuple[int, str]:
 
 def wait_idle(system: RunningSystem) -> None:
     with SystemClient(parse_address(system.address)) as client:
-        deadline = time.monotonic() + 20
-        while client.info().state != "IDLE":
-            assert time.monotonic() < deadline, client.info()
-            time.sleep(0.05)
+        wait_until(lambda: client.info().state == "IDLE", client.info)
 
 
 def wait_for_log(folder: Path, pattern: str, job: subprocess.Popen[str]) -> None:
     log = folder / "logs" / "chief-0.log"
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (log.exists() and re.search(pattern, log.read_text(), re.M)):
-        assert job.poll() is None, log.read_text() if log.exists() else "no log"
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+
+    def read() -> str:
+        return log.read_text() if log.exists() else "no log"
+
+    def has_logged() -> bool:
+        found = bool(re.search(pattern, read(), re.M))
+        assert found or job.poll() is None, read()
+        return found
+
+    wait_until(has_logged, read, TIMEOUT_S)
 
 
 def checkpoint(folder: Path) -> dict[str, np.ndarray]:

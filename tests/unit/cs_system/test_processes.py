@@ -9,14 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cs_system.processes import ChildProcess
+from tests.processes import is_running, wait_until
 
 LIMIT_S = 60.0
 
@@ -42,19 +43,6 @@ def program() -> Iterator[subprocess.Popen[str]]:
             yield running
         finally:
             running.kill()
-
-
-def is_there(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    return False
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit_s
-        time.sleep(0.02)
 
 
 def parent_of(pid: int) -> int:
@@ -104,7 +92,7 @@ def test_a_lost_fork_server_is_replaced() -> None:
     assert first.wait(LIMIT_S)
     assert (first.has_ended, first.exit_code) == (True, None)
     first.end()
-    wait_until(lambda: not is_there(first.pid))
+    wait_until(lambda: not is_running(first.pid))
     second = ChildProcess("cs_test", time.sleep, [1000])
     assert parent_of(second.pid) != parent
     second.end()
@@ -142,9 +130,9 @@ def test_they_end_with_a_program_that_is_killed() -> None:
         assert running.stdout.readline() == "starting\n"
         pid = int(running.stdout.readline())
         pids = [pid, parent_of(pid)]
-        assert all(map(is_there, pids))
+        assert all(map(is_running, pids))
         running.kill()
-        wait_until(lambda: not any(map(is_there, pids)))
+        wait_until(lambda: not any(map(is_running, pids)))
 
 
 def test_ctrl_c_is_for_the_program_alone() -> None:
@@ -157,7 +145,7 @@ def test_ctrl_c_is_for_the_program_alone() -> None:
             time.sleep(0.05)
         pid = int(running.stdout.readline())
         os.killpg(running.pid, signal.SIGINT)
-        assert is_there(pid)
+        assert is_running(pid)
         running.kill()
         assert running.stderr is not None
         assert running.stderr.read() == ""

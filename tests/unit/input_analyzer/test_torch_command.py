@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.rates import Effort, Plan, Rates
+from tests.processes import is_running, wait_until
 
 ROOT = Path(__file__).parents[3]
 ANALYZER = str(ROOT / "bin/cs_input_analyzer")
@@ -140,15 +140,4 @@ def test_worker_processes_are_pinned_and_counted(tmp_path: Path) -> None:
     assert 500 < mib < 1300
     assert one.samples_per_s > 0
     pids = [int(file.name.removeprefix("worker-")) for file in tmp_path.glob("worker-*")]
-    deadline = time.monotonic() + 20
-    while any(map(_runs, pids)):
-        assert time.monotonic() < deadline, "nothing is left"
-        time.sleep(0.05)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in (b"Z", b"X")
+    wait_until(lambda: not any(map(is_running, pids)))

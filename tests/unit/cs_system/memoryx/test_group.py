@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from cs_system.errors import ArtifactRefusedError, StateMismatchError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.server.engines import make_engine
 from cs_system.swarmx.member import wait_for_listener
+from tests.processes import listening_sockets
 
 from .groups import group, pids_of, train
 from .streamed_steps import Streamed
@@ -56,22 +54,8 @@ def test_a_batch_that_cannot_be_shared_equally(stack: Streamed) -> None:
         make_engine(stack.compiled, stack.data, 1, MemoryxConfig(), 8)
 
 
-LISTENING = "0A"
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 """127.0.0.1, the same as an IPv6 address, ::1."""
-
-
-def listening(pid: int) -> Iterator[str]:
-    """Addresses, as the kernel writes them, where a process listens."""
-    inodes = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            inodes.add(link.readlink().name)
-    for family in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{family}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in inodes:
-                yield fields[1].partition(":")[0]
 
 
 def test_only_this_machine_reaches_the_wafers_of_a_system_on_it(
@@ -79,7 +63,7 @@ def test_only_this_machine_reaches_the_wafers_of_a_system_on_it(
 ) -> None:
     with group(stack, MemoryxConfig((memoryx,)), 2) as engine:
         wafers = pids_of(engine)
-        addresses = {address for pid in wafers for address in listening(pid)}
+        addresses = {address for pid in wafers for address, _ in listening_sockets(pid)}
     assert len(wafers) == 2
     assert addresses
     assert addresses <= LOOPBACK

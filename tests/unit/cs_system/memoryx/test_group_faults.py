@@ -21,6 +21,7 @@ from cs_system.memoryx.protocol import FrameType, send_frame
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
 from cs_toolkit.wire import Connection
+from tests.processes import wait_until
 
 from .groups import group, pids_of, train
 from .streamed_steps import Streamed, running_memoryx
@@ -30,13 +31,6 @@ def check_gone(pids: list[int]) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-def wait_until(is_true: Callable[[], object], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -98,9 +92,9 @@ def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
                     target=lambda: losses.extend(a.tobytes() for a in train(engine, stack))
                 )
                 steps.start()
-                wait_until(engine.unresponsive, 10)
+                wait_until(engine.unresponsive)
                 told = engine.unresponsive()
-                wait_until(lambda: "CS system 2 of 2 has not answered for 5 s" in caplog.text, 10)
+                wait_until(lambda: "CS system 2 of 2 has not answered for 5 s" in caplog.text)
                 assert not losses
             steps.join()
         assert "CS system 2 of 2 answers again" in caplog.text

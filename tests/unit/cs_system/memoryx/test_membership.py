@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from cs_system.memoryx.config import MemoryxConfig
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import HostPool
 from cs_system.swarmx.membership import GroupConfig, GroupFile, GroupLeader, find_group
+from tests.processes import is_running, wait_until
 from tests.systems import parts_of
 
 from .streamed_steps import Streamed
@@ -53,13 +54,6 @@ def leader(tmp_path: Path) -> Iterator[GroupLeader]:
     members.close()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit_s
-        time.sleep(0.02)
-
-
 @contextmanager
 def group(stack: Streamed, host_pool: HostPool | None, tmp_path: Path) -> Iterator[GroupEngine]:
     place = MemoryxConfig(None, tmp_path)
@@ -75,13 +69,6 @@ def train(engine: GroupEngine, stack: Streamed, count: int) -> dict[str, bytes]:
     for batch in stack.batches[:count]:
         engine.dispatch([array[None] for array in batch], 0, 1).wait()
     return {name: np.asarray(value).tobytes() for name, value in engine.fetch_state().items()}
-
-
-def is_alive(pid: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
 
 
 def test_a_member_computes_run_after_run_also_when_its_wafer_was_killed(
@@ -114,7 +101,7 @@ def test_a_lost_host_is_named_and_missing_until_it_joins_again(
         with pytest.raises(WaferLostError, match=rf"CS system 2 of 2 \({socket.gethostname()}\) has gone"):
             train(engine, stack, len(stack.batches))
         assert time.monotonic() - began_s < 10
-    wait_until(lambda: not is_alive(wafer))
+    wait_until(lambda: not is_running(wafer))
     with pytest.raises(GroupError, match=r"1 of 2 CS systems of the group have joined \(this one\)"):
         leader.gather(2)
     with member(tmp_path / "group.json") as host:

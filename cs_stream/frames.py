@@ -153,21 +153,18 @@ class FrameBuffer:
             return self._take_header(decode_header(data))
         self._data += data
         if self._header is None:
-            return self._feed_header()
+            _FORMAT.check_magic(self._data)
+            if len(self._data) < HEADER_BYTES:
+                return None
+            header = decode_header(self._data)
+            self._data.clear()
+            return self._take_header(header)
         if len(self._data) < self._header.nbytes:
             return None
         frame = Frame(self._header, bytes(self._data))
         self._data.clear()
         self._header = None
         return frame
-
-    def _feed_header(self) -> Frame | None:
-        _FORMAT.check_magic(self._data)
-        if len(self._data) < HEADER_BYTES:
-            return None
-        header = decode_header(self._data)
-        self._data.clear()
-        return self._take_header(header)
 
     def _take_header(self, header: Header) -> Frame | None:
         if header.type is FrameType.BATCH or header.nbytes == 0:

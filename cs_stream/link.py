@@ -75,7 +75,7 @@ class ServerLink:
         deadline_s = time.monotonic() + limit_s
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         while True:
-            for event in self._receive(self._no_slot, deadline_s):
+            for event in self._receive(None, deadline_s):
                 if isinstance(event, HelloReceived):
                     self._scratch = memoryview(bytearray(HEADER_BYTES))
                     return event.hello
@@ -99,7 +99,9 @@ class ServerLink:
                     self.flush()
         return events
 
-    def _receive(self, locate: Callable[[int], Slot], deadline_s: float | None = None) -> list[ServerEvent]:
+    def _receive(
+        self, locate: Callable[[int], Slot] | None, deadline_s: float | None = None
+    ) -> list[ServerEvent]:
         with self._core_lock:
             want = self._core.wants()
         match want:
@@ -109,6 +111,7 @@ class ServerLink:
                     # If the run has ended in the meantime, the state machine is closed and ignores the bytes.
                     return [] if self.is_over else self._core.receive_data(self._scratch[:count])
             case ReadPayload(seq):
+                assert locate is not None, "a payload before WELCOME"
                 slot = locate(seq)
                 self._connection.receive(slot.buffers)
                 checksum = digest(slot.fields) if self._checksum else 0
@@ -116,10 +119,6 @@ class ServerLink:
                     return self._core.payload_received(checksum)
             case None:
                 return []
-
-    @staticmethod
-    def _no_slot(seq: int) -> Slot:
-        raise ValueError(f"got the payload of batch {seq} before WELCOME")
 
     def finish(self) -> None:
         """Send queued bytes, read the peer's last bytes for a while, and close."""

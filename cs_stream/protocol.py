@@ -295,41 +295,36 @@ class ServerConnection:
         move = _SERVER_MOVES.get((self.state, header.type))
         if move is None:
             raise ProtocolError(f"got a {header.type.name} frame in state {self.state.value}")
-        if self.state is not ServerState.AWAIT_HELLO:
-            self._check_origin(header)
-        match header.type:
-            case FrameType.HELLO:
-                events: list[ServerEvent] = [HelloReceived(Hello.decode(frame.payload))]
-            case FrameType.BATCH:
-                events = self._batch(header)
-            case FrameType.EOS:
-                events = [InputEnded(self._in_order(header, "total of EOS"))]
-            case FrameType.ERR:
-                events = [ErrorReceived(Failure.decode(frame.payload))]
-            case _:
-                events = self._ping(header)
-        self.state = move
-        return events
-
-    def _check_origin(self, header: Header) -> None:
-        if (header.worker, header.generation) != (self._worker, self._generation):
+        origin = header.worker, header.generation
+        if self.state is not ServerState.AWAIT_HELLO and origin != (self._worker, self._generation):
             raise ProtocolError(
                 f"{header.type.name} origin: got worker {header.worker} generation {header.generation}, "
                 f"expected worker {self._worker} generation {self._generation}"
             )
+        events: list[ServerEvent] = []
+        match header.type:
+            case FrameType.HELLO:
+                events = [HelloReceived(Hello.decode(frame.payload))]
+            case FrameType.BATCH:
+                self._check_batch(header)
+                self._pending = header
+            case FrameType.EOS:
+                events = [InputEnded(self._in_order(header, "total of EOS"))]
+            case FrameType.ERR:
+                events = [ErrorReceived(Failure.decode(frame.payload))]
+            case _ if header.flags & FLAG_PONG:
+                raise ProtocolError("PING: got an answer from the worker, expected only questions")
+            case _:
+                self._send(FrameType.PING, flags=FLAG_PONG)
+        self.state = move
+        return events
 
     def _in_order(self, header: Header, what: str) -> int:
         if header.seq != self.next_seq:
             raise ProtocolError(f"{what}: got {header.seq}, expected {self.next_seq}")
         return header.seq
 
-    def _ping(self, header: Header) -> list[ServerEvent]:
-        if header.flags & FLAG_PONG:
-            raise ProtocolError("PING: got an answer from the worker, expected only questions")
-        self._send(FrameType.PING, flags=FLAG_PONG)
-        return []
-
-    def _batch(self, header: Header) -> list[ServerEvent]:
+    def _check_batch(self, header: Header) -> None:
         self._in_order(header, "seq of BATCH")
         if header.seq >= self.limit:
             raise ProtocolError(f"credit: got batch {header.seq}, expected none from {self.limit} on yet")
@@ -341,8 +336,6 @@ class ServerConnection:
             raise ProtocolError(
                 f"checksum flag of batch {header.seq}: got {header.flags}, expected it as agreed in WELCOME"
             )
-        self._pending = header
-        return []
 
 
 class WorkerConnection:
@@ -448,7 +441,15 @@ class WorkerConnection:
         events: list[WorkerEvent] = []
         match header.type:
             case FrameType.WELCOME:
-                move, events = self._welcome(frame)
+                welcome = Welcome.decode(frame.payload, header.seq)
+                if header.worker != self._worker:
+                    raise ProtocolError(f"worker of WELCOME: got {header.worker}, expected {self._worker}")
+                if welcome.checksum and not self.checksum:
+                    raise ProtocolError("checksum of WELCOME: got true, expected false as offered in HELLO")
+                self._generation = header.generation
+                self.next_seq, self.limit, self.checksum = welcome.next_seq, welcome.limit, welcome.checksum
+                move = WorkerState.ENDED if welcome.ended else WorkerState.STREAMING
+                events = [Welcomed(welcome)]
             case FrameType.CREDIT:
                 if header.seq < self.limit:
                     raise ProtocolError(f"limit of CREDIT: got {header.seq}, expected at least {self.limit}")
@@ -462,13 +463,3 @@ class WorkerConnection:
                 raise ProtocolError("PING: got a question from the system, expected only answers")
         self.state = move
         return events
-
-    def _welcome(self, frame: Frame) -> tuple[WorkerState, list[WorkerEvent]]:
-        welcome = Welcome.decode(frame.payload, frame.header.seq)
-        if frame.header.worker != self._worker:
-            raise ProtocolError(f"worker of WELCOME: got {frame.header.worker}, expected {self._worker}")
-        if welcome.checksum and not self.checksum:
-            raise ProtocolError("checksum of WELCOME: got true, expected false as offered in HELLO")
-        self._generation = frame.header.generation
-        self.next_seq, self.limit, self.checksum = welcome.next_seq, welcome.limit, welcome.checksum
-        return (WorkerState.ENDED if welcome.ended else WorkerState.STREAMING), [Welcomed(welcome)]

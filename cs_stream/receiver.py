@@ -197,7 +197,12 @@ class Receiver:
                     _apply(ring, link, event)
         except (PeerGoneError, PeerSilentError, FrameError) as error:
             reason = str(error)
-            _handle_error(ring, link, error)
+            if ring is None:
+                _log.warning("connection from %s is dropped: %s", link.peer, error)
+            elif isinstance(error, ChecksumError):
+                ring.record_damage(link, str(error))
+            elif isinstance(error, PeerSilentError):
+                link.end(Failure(ErrorCode.TIMEOUT, str(error)))
         finally:
             link.idle.set()
             if ring is not None and link.generation:
@@ -255,12 +260,3 @@ def _apply(ring: BatchRing, link: ServerLink, event: ServerEvent) -> None:
                 ring.fail_worker(link, failure)
             else:
                 raise PeerGoneError(f"the worker gave up: {failure.text}")
-
-
-def _handle_error(ring: BatchRing | None, link: ServerLink, error: Exception) -> None:
-    if ring is None:
-        _log.warning("connection from %s is dropped: %s", link.peer, error)
-    elif isinstance(error, ChecksumError):
-        ring.record_damage(link, str(error))
-    elif isinstance(error, PeerSilentError):
-        link.end(Failure(ErrorCode.TIMEOUT, str(error)))

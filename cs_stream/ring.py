@@ -115,7 +115,7 @@ class BatchRing:
             WorkerLostError: the worker of the next position has been gone for longer than `reconnect_s`.
             WorkerFailedError: the input of that worker failed; the batches that it had sent before are taken
                 first, so that a run fails at the same position each time.
-            ChecksumError: batches of one worker arrived record_damage twice.
+            ChecksumError: batches of one worker arrived damaged twice.
             StallError: nothing came within `timeout_s`; names the worker that has no batch.
             RingClosedError: the ring is or was closed.
         """
@@ -128,17 +128,14 @@ class BatchRing:
                     first, count = taken
                     chunk, offset = divmod(first % self.spec.slots, self.spec.chunk_batches)
                     return ReadySpan(chunk, self._memory.chunks[chunk], offset, count, first)
-                self._wait_for_batch(deadline_s, timeout_s)
-
-    def _wait_for_batch(self, deadline_s: float | None, timeout_s: float | None) -> None:
-        now_s = time.monotonic()
-        worker = self._state.next_worker()
-        self._state.check(worker, now_s)
-        if deadline_s is not None and timeout_s is not None and now_s >= deadline_s:
-            raise StallError(self._state.stall_text(timeout_s), worker)
-        limits = [limit for limit in (deadline_s, self._state.recheck_at_s()) if limit is not None]
-        self._changed.wait(max(0.0, min(limits) - now_s) if limits else None)
-        self._state.add_wait(worker, time.monotonic() - now_s)
+                now_s = time.monotonic()
+                worker = self._state.next_worker()
+                self._state.check(worker, now_s)
+                if deadline_s is not None and timeout_s is not None and now_s >= deadline_s:
+                    raise StallError(self._state.stall_text(timeout_s), worker)
+                limits = [limit for limit in (deadline_s, self._state.recheck_at_s()) if limit is not None]
+                self._changed.wait(max(0.0, min(limits) - now_s) if limits else None)
+                self._state.add_wait(worker, time.monotonic() - now_s)
 
     def release(self, span: ReadySpan) -> None:
         """Return the span's slots, which gives the workers credit; spans can be released in any order.

@@ -14,7 +14,6 @@ A position after the end of its worker's input is a hole. The cursor never stays
 still follow: the event that makes holes reachable skips and releases them.
 """
 
-import hmac
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,6 +29,7 @@ from cs_stream.errors import (
 )
 from cs_stream.frames import VERSION
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
+from cs_toolkit.wire import is_proof
 
 
 def position_of(worker: int, seq: int, num_workers: int) -> int:
@@ -224,11 +224,15 @@ class RunState:
         A wrong token reveals nothing about the run. All other differences are reported together. They also
         end the run, which would wait in vain for that worker, unless another process has its place.
         """
-        if not hmac.compare_digest(_secret(hello.token), _secret(self.spec.token)):
+        if not is_proof(hello.token, self.spec.token):
             return Failure(ErrorCode.REFUSED, "token: got another one, expected the job's own")
         differences = self._differences(hello)
         if differences:
-            self._record_refusal(hello, tuple(differences))
+            served = hello.worker < self.spec.num_workers and self._workers[hello.worker].connects > 0
+            if self._error is None and not served:
+                name = f"worker {hello.worker} (host {hello.host}, pid {hello.pid})"
+                text = f"{name} is refused: {'; '.join(differences)}"
+                self._error = RefusedError(text, name, tuple(differences))
             return Failure(ErrorCode.REFUSED, "; ".join(differences))
         worker = self._workers[hello.worker]
         if worker.failure is not None:
@@ -238,12 +242,6 @@ class RunState:
         if hello.run_id == self.run_id and hello.instance != worker.instance:
             return Failure(ErrorCode.REPLACED, f"{worker} took over in the meantime")
         return None
-
-    def _record_refusal(self, hello: Hello, differences: tuple[str, ...]) -> None:
-        served = hello.worker < self.spec.num_workers and self._workers[hello.worker].connects > 0
-        if self._error is None and not served:
-            name = f"worker {hello.worker} (host {hello.host}, pid {hello.pid})"
-            self._error = RefusedError(f"{name} is refused: {'; '.join(differences)}", name, differences)
 
     def _differences(self, hello: Hello) -> list[str]:
         spec = self.spec
@@ -377,15 +375,15 @@ class RunState:
 
     def _skip_holes(self) -> None:
         start = self.position
-        while self._is_hole(self.position) and not self._is_finished():
+        while True:
+            seq, index = divmod(self.position, self.spec.num_workers)
+            worker = self._workers[index]
+            is_hole = worker.phase is WorkerPhase.ENDED and seq >= worker.received
+            if not is_hole or self._is_finished():
+                break
             self.position += 1
         if self.position > start:
             self._release(start, self.position)
-
-    def _is_hole(self, position: int) -> bool:
-        seq, index = divmod(position, self.spec.num_workers)
-        worker = self._workers[index]
-        return worker.phase is WorkerPhase.ENDED and seq >= worker.received
 
     def release(self, first: int, count: int) -> None:
         """Free the slots of taken positions; in any order.
@@ -507,8 +505,3 @@ class RunState:
         if worker.starved_since_s is not None:
             worker.credit_wait_s += now_s - worker.starved_since_s
             worker.starved_since_s = None
-
-
-def _secret(token: str) -> bytes:
-    # surrogatepass: JSON may contain lone surrogates, and a foreign peer's token must not raise here.
-    return token.encode("utf-8", "surrogatepass")

@@ -535,6 +535,7 @@ def prove(secret: str, side: str, *covered: str) -> str:
 
 def is_proof(given: object, expected: str) -> bool:
     """Return True if a peer has sent the expected proof, or secret; takes the same time if it has not."""
+    # surrogatepass: JSON may contain lone surrogates, and a foreign peer's text must not raise here.
     return isinstance(given, str) and hmac.compare_digest(
         given.encode("utf-8", "surrogatepass"), expected.encode("utf-8", "surrogatepass")
     )

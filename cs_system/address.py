@@ -47,8 +47,10 @@ def parse_address(value: str) -> SystemAddress:
     host, ports = _split(value)
     if len(ports) > 2:
         raise BadAddressError(value, f"{len(ports)} ports")
-    numbers = [_parse_port(value, text) for text in ports]
-    return SystemAddress(host, numbers[0] if numbers else DEFAULT_PORT)
+    for text in ports:
+        if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+            raise BadAddressError(value, f"'{text}' is not a port number (1 to 65535)")
+    return SystemAddress(host, int(ports[0]) if ports else DEFAULT_PORT)
 
 
 def _split(value: str) -> tuple[str, list[str]]:
@@ -91,9 +93,3 @@ def _check_host(value: str, host: str) -> str:
     elif len(host) > 253 or not _HOST_NAME.fullmatch(host):
         raise BadAddressError(value, f"'{host}' is neither an IP nor a host name")
     return host
-
-
-def _parse_port(value: str, text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-        raise BadAddressError(value, f"'{text}' is not a port number (1 to 65535)")
-    return int(text)

@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -166,26 +166,19 @@ class _ForkServer:
 
     def _start(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _block_sigint():
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "cs_system", "fork-server"],
-                stdin=theirs.fileno(),
-                start_new_session=True,
-            )
+        # Ctrl-C is for the CS system, which ends the processes that it has started. SIGINT is blocked in them
+        # from their start, when they do not have their own session yet.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "cs_system", "fork-server"],
+                    stdin=theirs.fileno(),
+                    start_new_session=True,
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         weakref.finalize(self, _stop_fork_server, self._requests, self._process)
-
-
-@contextmanager
-def _block_sigint() -> Iterator[None]:
-    """Block SIGINT in the body, and in the processes started there, even before they have their own session.
-
-    Ctrl-C is for the CS system, which ends the processes that it has started.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop_fork_server(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
@@ -214,31 +207,22 @@ def run_fork_server() -> None:
             for key, _ in selector.select():
                 if key.fileobj is not requests:
                     selector.unregister(key.fileobj)
-                    _report_end(key.fd, *key.data)
+                    os.close(key.fd)
+                    pid, status = key.data
+                    _report(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                    os.close(status)
                     continue
                 request, descriptors, *_ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
                 if not request:  # the CS system is gone, and its child processes end by themselves
                     return
-                pid, status = _fork(json.loads(request), descriptors)
+                lifeline, status, *own = descriptors
+                pid = os.fork()
+                if not pid:
+                    _run(json.loads(request), lifeline, own)
+                for descriptor in (lifeline, *own):
+                    os.close(descriptor)
+                _report(status, pid)
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
-
-
-def _fork(request: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:
-    """Fork a process; return its pid, and the descriptor to which its end is reported."""
-    lifeline, status, *own = descriptors
-    pid = os.fork()
-    if not pid:
-        _run(request, lifeline, own)
-    for descriptor in (lifeline, *own):
-        os.close(descriptor)
-    _report(status, pid)
-    return pid, status
-
-
-def _report_end(process: int, pid: int, status: int) -> None:
-    os.close(process)
-    _report(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    os.close(status)
 
 
 def _report(status: int, number: int) -> None:

@@ -180,8 +180,15 @@ class Reservation:
         stream = self._stream("WatchInput", pb.WatchInputRequest(timeout_s=timeout_s))
         with self._connection.errors():
             for status in stream:
-                if on_progress is not None:
-                    on_progress(_workers_text(status, time.monotonic() - began_s, timeout_s))
+                if on_progress is None:
+                    continue
+                ready = len(status.workers) - len(status.waiting_for)
+                text = f"{ready} of {len(status.workers)} workers ready"
+                if status.missing:
+                    waited_s = time.monotonic() - began_s
+                    text += f", waiting for {status.missing} for {waited_s:.0f} s"
+                    text += f"; the run ends after {timeout_s:g} s"
+                on_progress(text)
 
     def run_steps(
         self, n: int, on_wait: OnWait | None = None, every: Mapping[str, int] | None = None
@@ -412,14 +419,6 @@ def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) ->
 def _artifact_chunks(sha256: str, data: bytes) -> Iterator[pb.ArtifactChunk]:
     for offset in range(0, len(data), CHUNK_BYTES):
         yield pb.ArtifactChunk(sha256=sha256, data=data[offset : offset + CHUNK_BYTES])
-
-
-def _workers_text(status: pb.InputStatus, waited_s: float, timeout_s: float) -> str:
-    ready = len(status.workers) - len(status.waiting_for)
-    text = f"{ready} of {len(status.workers)} workers ready"
-    if not status.missing:
-        return text
-    return f"{text}, waiting for {status.missing} for {waited_s:.0f} s; the run ends after {timeout_s:g} s"
 
 
 def _reason(error: BaseException) -> str:

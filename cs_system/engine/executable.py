@@ -18,7 +18,7 @@ from cs_system.engine.device import compiler_options, computing_threads
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Call, Key
-from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
+from cs_toolkit.step import StepInterface, device_dtype
 
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
 
@@ -57,7 +57,9 @@ def load_step(data: bytes) -> StepCallable:
             "compile again"
         ) from error
     platform = jax.default_backend()
-    if platform not in _platform_names(exported.platforms):
+    # jax's CUDA backend calls itself "gpu".
+    names = {*exported.platforms, *(["gpu"] if "cuda" in exported.platforms else [])}
+    if platform not in names:
         raise ExecutableError(
             f"the executable is for {', '.join(exported.platforms)}, this process computes on {platform!r}; "
             "set JAX_PLATFORMS to one of them"
@@ -130,7 +132,11 @@ class Function:
         shardings[: len(arguments or ())] = arguments or ()
         jit: Callable[..., Any] = jax.jit
         jitted = jit(body) if devices.whole is None else jit(body, out_shardings=tuple(results or ()))
-        lowered = jitted.lower(*map(_shape, specs, shardings))
+        shapes = [
+            _ShapeDtypeStruct(spec.shape, dtype_named(device_dtype(spec.dtype)), sharding=sharding)
+            for spec, sharding in zip(specs, shardings, strict=True)
+        ]
+        lowered = jitted.lower(*shapes)
         self._compiled = lowered.compile(compiler_options=compiler_options(computing_threads()))
         self.shardings: Sequence[Any] = self._compiled.output_shardings
         # XLA inserts the collectives when it propagates shardings, so only the compiled text shows them.
@@ -138,9 +144,11 @@ class Function:
 
     def __call__(self, arguments: Sequence[Any], keys: Sequence[Key]) -> Sequence[Any]:
         """Start the function; arrays at aligned addresses are read in place until its results are ready."""
+        # The device takes the bits of unsigned integers as signed ones.
+        key_arrays = [np.asarray(key, np.uint32).view(np.int32) for key in keys]
         values = [
             self._devices.put(value) if isinstance(value, np.ndarray) else value
-            for value in (*arguments, *map(_key_array, keys))
+            for value in (*arguments, *key_arrays)
         ]
         found: Sequence[Any] = self._compiled(*values)
         return found
@@ -182,17 +190,3 @@ class PlacedCalls:
     def __getitem__(self, index: int) -> Function:
         """Return the function of a call."""
         return self._functions[index]
-
-
-def _platform_names(platforms: Sequence[str]) -> set[str]:
-    """Add the other names that jax has for platforms: its CUDA backend calls itself "gpu"."""
-    return {*platforms, *(["gpu"] if "cuda" in platforms else [])}
-
-
-def _key_array(key: Key) -> np.ndarray:
-    """Convert the key of a random op to its argument: the bits of unsigned integers as signed ones."""
-    return np.asarray(key, np.uint32).view(np.int32)
-
-
-def _shape(spec: TensorSpec, sharding: Any) -> Any:
-    return _ShapeDtypeStruct(spec.shape, dtype_named(device_dtype(spec.dtype)), sharding=sharding)

@@ -101,18 +101,16 @@ class PipelinedEngine:
         started = time.monotonic()
         if self._compiled is None:
             with device_errors(ProgramError, "programming"):
-                self._compiled = self._compile(load_step(self._executable))
+                step, interface = load_step(self._executable), self.interface
+                state = _device_shapes(interface.state)
+                _check_results(step, state, _device_shapes(interface.inputs), interface)
+                chunk = _device_shapes(interface.inputs, self.chunk_batches)
+                index = _ShapeDtypeStruct((), np.dtype(np.int32))
+                loop = _steps_loop(step, interface.outputs, self.chunk_batches)
+                lowered = jax.jit(loop, donate_argnums=0).lower(state, chunk, index, index)
+                options = compiler_options(computing_threads())
+                self._compiled = lowered.compile(compiler_options=options)
         return time.monotonic() - started
-
-    def _compile(self, step: Step) -> Any:
-        interface = self.interface
-        state = _device_shapes(interface.state)
-        _check_results(step, state, _device_shapes(interface.inputs), interface)
-        chunk = _device_shapes(interface.inputs, self.chunk_batches)
-        index = _ShapeDtypeStruct((), np.dtype(np.int32))
-        loop = jax.jit(_steps_loop(step, interface.outputs, self.chunk_batches), donate_argnums=0)
-        lowered = loop.lower(state, chunk, index, index)
-        return lowered.compile(compiler_options=compiler_options(computing_threads()))
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Copy part of the state to the device; see `Engine.put_state` for the errors."""

@@ -126,7 +126,7 @@ class MemoryxClient(WeightStream):
             while (header := receive_header(self._connection)).type is FrameType.ALIVE:
                 self._watchdog.expect_data()
             if header.type is not FrameType.OPENED:
-                raise self._answer_error(header)
+                raise answer_error(self._connection, header, self._name)
             self._map_files(header)
         except ConnectionError as error:
             raise self._failure or self._loss_error(error) from error
@@ -319,7 +319,7 @@ class _ShardedStreams(Generic[S]):
         self.parts = shards(schedule, len(addresses))
         self.addresses = tuple(addresses[: len(self.parts)])
         self._streams: list[S] = []
-        self.on_failure: Callable[[], None] = _nothing
+        self.on_failure: Callable[[], None] = lambda: None
         self._calls = itertools.cycle(range(len(self._traffic.calls)))
 
     def weights(self, is_computing: Computing) -> Arrays:
@@ -508,7 +508,3 @@ class ShardedReader:
 def _select(results: Results, positions: Sequence[int]) -> Arrays:
     arrays = results()
     return [arrays[position] for position in positions]
-
-
-def _nothing() -> None:
-    """Do nothing: nobody else waits."""

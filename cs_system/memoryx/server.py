@@ -299,7 +299,15 @@ class WaferConnection:
     def _train(self, header: Header) -> None:
         model, memory = self._receive_model(header)
         with contextlib.closing(memory):
-            self._open(model, memory)
+            self._memory, self._token = memory, model.token.encode()
+            self._version = dict.fromkeys(memory.schedule.replacements, 0)
+            self._always_streamed = always_streamed(memory.shard)
+            files = SharedFiles.of(memory.state, memory.arrived).to_json()
+            if model.listeners:
+                self._listeners = self._registry.wait_for_listeners(self._token, model.listeners, files)
+            self._registry.add(self._token, self)
+            self._line.send(FrameType.OPENED, 0, files)
+            self._has_files = _receive_mapped(self._connection)
             threads = [
                 threading.Thread(target=self._run_guarded, args=(body,), name=name, daemon=True)
                 for name, body in (("streamer", self._stream), ("updater", self._update))
@@ -333,17 +341,6 @@ class WaferConnection:
             self._directory,
         )
         return model, memory
-
-    def _open(self, model: ModelDescription, memory: Memory) -> None:
-        self._memory, self._token = memory, model.token.encode()
-        self._version = dict.fromkeys(memory.schedule.replacements, 0)
-        self._always_streamed = always_streamed(memory.shard)
-        files = SharedFiles.of(memory.state, memory.arrived).to_json()
-        if model.listeners:
-            self._listeners = self._registry.wait_for_listeners(self._token, model.listeners, files)
-        self._registry.add(self._token, self)
-        self._line.send(FrameType.OPENED, 0, files)
-        self._has_files = _receive_mapped(self._connection)
 
     # The threads
 

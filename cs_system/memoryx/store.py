@@ -281,8 +281,13 @@ class Snapshot:
         """
         if step <= self.step:
             return
+
+        def has_room() -> bool:
+            new = sum(self._state[number].nbytes for number in self._waiting.intersection(numbers))
+            return not new or not self._copies or self.copied_bytes + new <= self._limit
+
         with self._changed:
-            self._changed.wait_for(lambda: self._has_room(numbers))
+            self._changed.wait_for(has_room)
             for number in self._waiting.intersection(numbers):
                 self._copies[number] = np.array(self._state[number])
             self._waiting.difference_update(numbers)
@@ -307,10 +312,6 @@ class Snapshot:
             self._waiting.clear()
             self._copies.clear()
             self._changed.notify_all()
-
-    def _has_room(self, numbers: Iterable[int]) -> bool:
-        new = sum(self._state[number].nbytes for number in self._waiting.intersection(numbers))
-        return not new or not self._copies or self.copied_bytes + new <= self._limit
 
 
 @dataclass(frozen=True)

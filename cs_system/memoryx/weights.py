@@ -193,7 +193,7 @@ class WeightStream:
         if header.type is FrameType.ALIVE:
             return
         if header.type is not FrameType.WEIGHTS:
-            raise self._answer_error(header)
+            raise answer_error(self._connection, header, self._name)
         call, numbers = header.index, self._streamed[header.index]
         if self._files is None:
             began_s, slot = self._wait_for_slot(call)
@@ -236,9 +236,6 @@ class WeightStream:
         self._delivered.append(call)
         arrays = [found[number] for number in self._traffic.to_wafer[call]]
         self._arrived.put(Arrival(arrays, began_s, time.monotonic()))
-
-    def _answer_error(self, header: Header) -> CsSystemError:
-        return answer_error(self._connection, header, self._name)
 
     def unresponsive(self) -> str | None:
         """Describe a MemoryX that has not answered for seconds; None while it answers."""

@@ -115,7 +115,10 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
     signals = _Signals()
     store = ExecutableStore(options.cache_dir and options.cache_dir / "executables", options.cache_bytes)
     with contextlib.ExitStack() as stack:
-        receiver = _listen_data(options)
+        try:
+            receiver = Receiver(options.host, options.data_port)
+        except ListenError as error:
+            raise PortInUseError.at(options.host, options.data_port, "--data-port", str(error)) from error
         stack.callback(receiver.close)
         leader = _make_leader(options)
         if leader is not None:
@@ -130,7 +133,11 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
             with _ReadyFile(options, port, receiver.address[1]):
                 caught = await signals.first()
                 log.info("%s: shutting down", caught.name)
-                busy = await _end_run(system, caught)
+                try:
+                    await asyncio.wait_for(system.shut_down(caught.name), _RUN_END_S)
+                    busy = False
+                except TimeoutError:
+                    busy = True
         finally:
             await server.stop(_CALLS_END_S)
     log.info("stopped")
@@ -170,15 +177,6 @@ async def _wait_for_members(leader: GroupLeader | None, count: int, signals: _Si
         await asyncio.sleep(_POLL_S)
 
 
-async def _end_run(system: System, caught: signal.Signals) -> bool:
-    """End the current run; return True if it did not end in time."""
-    try:
-        await asyncio.wait_for(system.shut_down(caught.name), _RUN_END_S)
-    except TimeoutError:
-        return True
-    return False
-
-
 class _Signals:
     """The first SIGTERM or SIGINT shuts down gracefully, the second exits immediately."""
 
@@ -203,13 +201,6 @@ class _Signals:
 
     async def first(self) -> signal.Signals:
         return await self._first
-
-
-def _listen_data(options: ServerOptions) -> Receiver:
-    try:
-        return Receiver(options.host, options.data_port)
-    except ListenError as error:
-        raise PortInUseError.at(options.host, options.data_port, "--data-port", str(error)) from error
 
 
 def _listen_control(server: grpc.aio.Server, options: ServerOptions) -> int:
@@ -278,26 +269,18 @@ def advertised_host(host: str, advertise: str) -> str:
         host: Address that it listens on.
         advertise: Host given by the user; "" if none.
     """
-    if advertise or not _is_unspecified(host):
+    try:
+        is_unspecified = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        is_unspecified = False
+    if advertise or not is_unspecified:
         return advertise or host
-    return _own_name("::1" if ":" in host else "127.0.0.1")
-
-
-def _own_name(otherwise: str) -> str:
-    """Return this machine's name as others know it, or `otherwise` if the name cannot be resolved."""
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)
-    except OSError:
-        return otherwise
+    except OSError:  # the name of this machine cannot be resolved
+        return "::1" if ":" in host else "127.0.0.1"
     return name
-
-
-def _is_unspecified(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 def _log_device(future: object, threads: int) -> None:

@@ -232,7 +232,9 @@ class Run:
     async def program_device(self) -> float:
         """Compile the program for the device; return the seconds that it took."""
         engine = self._require_engine("program")
-        self._log.info("Programming %s fabric", _product_name(self.program))
+        fabric = "the" if self.program is None else self.program.fabric
+        # CS-2 for the fabric cs2; other fabrics have their own names.
+        self._log.info("Programming %s fabric", re.sub(r"^cs([0-9]+)$", r"CS-\1", fabric))
         seconds = await self._on_device("program", engine.program)
         self._log.info("Fabric programmed: this took %.1f seconds", seconds)
         return seconds
@@ -464,11 +466,6 @@ class Run:
         if not future.cancelled():
             # Retrieves the error, which asyncio would report as unhandled if the caller is gone.
             future.exception()
-
-
-def _product_name(program: CompiledStep | None) -> str:
-    """Return CS-2 for the fabric cs2; other fabrics have their own names."""
-    return re.sub(r"^cs([0-9]+)$", r"CS-\1", program.fabric) if program is not None else "the"
 
 
 def _is_ready(worker: WorkerStats) -> bool:

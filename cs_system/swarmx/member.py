@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -38,7 +39,6 @@ from cs_system.memoryx.protocol import (
 from cs_system.swarmx.health import WorkReport
 from cs_system.swarmx.protocol import LOST_S, WaferAssignment, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
-from cs_toolkit.step import TensorSpec
 from cs_toolkit.wire import connect
 
 _MAX_EXECUTABLE_BYTES = 2 << 30
@@ -132,7 +132,14 @@ class _Wafer:
             self._data[executable.name] = bytes(receive_payload(connection, header, _MAX_EXECUTABLE_BYTES))
         self._schedule = schedule_from_json(self._step.schedule)
         self._traffic = traffic(self._schedule)
-        self._stream = self._connect()
+        assignment = self._assignment
+        if assignment.rank:
+            self._stream = ShardedListener(self._schedule, assignment.memoryx, assignment.token)
+        else:
+            client = ShardedMemoryx(self._schedule, assignment.memoryx)
+            functions = select_executables(self._step, self._data, self._schedule.memory_calls())
+            client.open(functions, assignment.token, assignment.count - 1)
+            self._stream = client
         self._layers = self._compile()
         self._outputs: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
 
@@ -143,27 +150,25 @@ class _Wafer:
             ConnectionError: it has disconnected.
             CsSystemError: the device or MemoryX failed.
         """
-        if isinstance(self._stream, ShardedMemoryx):
-            self._stream.wait_open()
+        stream = self._stream
+        if isinstance(stream, ShardedMemoryx):
+            stream.wait_open()
             threading.Thread(target=self._answer, daemon=True).start()
         self._sender.send(FrameType.DONE, 0)
         while True:
             header = receive_header(self._connection)
             if header.type is FrameType.PUT:
-                self._take_state(header)
+                assert isinstance(stream, ShardedMemoryx)
+                (array,) = receive_arrays(self._connection, header, [self._schedule.values[header.index]])
+                stream.put(header.index, array)
             elif header.type is FrameType.SNAPSHOT:
-                self._keep_state(header)
+                assert isinstance(stream, ShardedMemoryx)
+                numbers = np.empty(header.index, np.uint32)
+                receive_tensors(self._connection, header, [numbers])
+                stream.snapshot([int(number) for number in numbers])
+                self._sender.send(FrameType.DONE, 0)
             else:
                 self._run_step(header)
-
-    def _connect(self) -> ShardedMemoryx | ShardedListener:
-        assignment = self._assignment
-        if assignment.rank:
-            return ShardedListener(self._schedule, assignment.memoryx, assignment.token)
-        client = ShardedMemoryx(self._schedule, assignment.memoryx)
-        functions = select_executables(self._step, self._data, self._schedule.memory_calls())
-        client.open(functions, assignment.token, assignment.count - 1)
-        return client
 
     def _compile(self) -> Layers:
         assignment = self._assignment
@@ -178,27 +183,13 @@ class _Wafer:
                 self._schedule, self._traffic, executables, self._devices, places, self._timer.add_call
             )
 
-    # State, which goes through the first wafer
-
-    def _take_state(self, header: Header) -> None:
-        assert isinstance(self._stream, ShardedMemoryx)
-        (array,) = receive_arrays(self._connection, header, [self._schedule.values[header.index]])
-        self._stream.put(header.index, array)
-
-    def _keep_state(self, header: Header) -> None:
-        assert isinstance(self._stream, ShardedMemoryx)
-        numbers = np.empty(header.index, np.uint32)
-        receive_tensors(self._connection, header, [numbers])
-        self._stream.snapshot([int(number) for number in numbers])
-        self._sender.send(FrameType.DONE, 0)
-
     # Steps
 
     def _run_step(self, header: Header) -> None:
         schedule, count = self._schedule, self._assignment.count
         specs, split = self._step.interface.inputs, split_inputs(self._step)
         shares = [
-            _share_spec(spec, count) if is_split else spec
+            replace(spec, shape=(spec.shape[0] // count, *spec.shape[1:])) if is_split else spec
             for spec, is_split in zip(specs, split, strict=True)
         ]
         whole = [specs[position] for position in schedule.micro.whole.values()]
@@ -226,10 +217,6 @@ class _Wafer:
                 self._sender.send_arrays(FrameType.ANSWERS, 0, arrays)
         except Exception as error:
             _fail(self._sender, error)
-
-
-def _share_spec(spec: TensorSpec, count: int) -> TensorSpec:
-    return TensorSpec(spec.name, spec.dtype, (spec.shape[0] // count, *spec.shape[1:]))
 
 
 class ComputeTimer:
@@ -284,17 +271,6 @@ def wait_for_listener(address: SystemAddress, timeout_s: float = 60.0) -> bool:
     return False
 
 
-def _initialize_jax(coordinator: str, count: int, rank: int) -> None:
-    """Join the distributed JAX runtime; the first process is the coordinator."""
-    address = parse_address(coordinator)
-    options = {}
-    if rank:
-        wait_for_listener(address)  # if nobody listens, the error comes from JAX
-    elif is_loopback(address.host):
-        options["coordinator_bind_address"] = coordinator
-    _initialize(coordinator, count, rank, **options)
-
-
 class GroupDevices:
     """The devices of a group, one process each; XLA computes the sums over the batch in a fixed order.
 
@@ -311,7 +287,13 @@ class GroupDevices:
         # public name for this setting.
         _jax.make_gloo_tcp_collectives = partial(_make_gloo, hostname=address)
         settings.update("jax_cpu_collectives_implementation", "gloo")
-        _initialize_jax(coordinator, count, rank)
+        meeting = parse_address(coordinator)
+        options = {}
+        if rank:
+            wait_for_listener(meeting)  # if nobody listens, the error comes from JAX
+        elif is_loopback(meeting.host):
+            options["coordinator_bind_address"] = coordinator
+        _initialize(coordinator, count, rank, **options)
         mesh = Mesh(np.array(_devices()), (_AXIS,))
         self.whole: Any = NamedSharding(mesh, _PartitionSpec())
         self.by_sample: Any = NamedSharding(mesh, _PartitionSpec(_AXIS))

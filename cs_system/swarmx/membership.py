@@ -206,28 +206,22 @@ class GroupLeader:
             sock.close()
             return
         member = _RemoteMember(channel, host, number)
-        self._add_member(member)
-        try:
-            while True:
-                member.handle(channel.receive())
-        except ConnectionError as error:
-            member.mark_lost()
-            self._remove_member(member, error)
-        channel.close()
-
-    def _add_member(self, member: _RemoteMember) -> None:
         with self._changed:
             self._members.append(member)
             self._changed.notify_all()
             log.info("CS system %d of %d: %s", len(self._members) + 1, self._config.count, member.host)
             if self.is_complete and self._config.step_nodes:
                 _remove(self._config.file)  # tasks of a Slurm step do not rejoin
-
-    def _remove_member(self, member: _RemoteMember, error: ConnectionError) -> None:
-        with self._changed:
-            if member in self._members:
-                self._members.remove(member)
-                log.error("the CS system on %s has gone: %s", member.host, error)
+        try:
+            while True:
+                member.handle(channel.receive())
+        except ConnectionError as error:
+            member.mark_lost()
+            with self._changed:
+                if member in self._members:
+                    self._members.remove(member)
+                    log.error("the CS system on %s has gone: %s", member.host, error)
+        channel.close()
 
 
 class _RemoteMember:

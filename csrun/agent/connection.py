@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
+from cs_toolkit.wire import break_when_lost, set_tcp_options
 from csrun.agent.protocol import MAX_HEAD_BYTES, Decoder, Message, ProtocolError, encode
 
 READ_BYTES = 262_144
-DEAD_PEER_S = 15  # a machine that loses power does not close its connections
+DEAD_PEER_S = 15
 
 
 class Connection:
@@ -30,7 +31,8 @@ class Connection:
         self.error = ""
         connection.setblocking(False)
         with suppress(OSError):  # the peer may have closed it already
-            _enable_keepalive(connection)
+            set_tcp_options(connection)
+            break_when_lost(connection, DEAD_PEER_S)
 
     def is_open(self) -> bool:
         """Return False once the peer has closed or broken the connection, or violated the protocol."""
@@ -91,13 +93,3 @@ class Connection:
     def _lose(self) -> None:
         self._open = False
         self._unsent.clear()
-
-
-def _enable_keepalive(connection: socket.socket) -> None:
-    """Have the kernel break the connection when the other machine no longer answers."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S // 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_PEER_S // 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 
+from cs_toolkit.wire import is_proof, new_nonce
 from csrun.agent.connection import Connection
 from csrun.agent.log import write_record
 from csrun.agent.plan import AgentPlan
@@ -46,7 +46,6 @@ from csrun.agent.protocol import (
     Started,
     agent_proof,
     launcher_proof,
-    same_proof,
 )
 from csrun.agent.starter import Starter
 from csrun.jobs.layout import pin_cpus
@@ -205,7 +204,7 @@ class JobLoop:
             while len(self._unauthenticated) < len(self._plan.tasks) + MAX_UNAUTHENTICATED_PEERS:
                 accepted, _ = self._listener.accept()
                 connection = Connection(accepted, MAX_AGENT_HEAD_BYTES)
-                nonce = token_hex(16)
+                nonce = new_nonce()
                 self._unauthenticated[connection] = (nonce, now_s + HANDSHAKE_LIMIT_S)
                 self._selector.register(connection, selectors.EVENT_READ)
                 connection.send(Challenge(nonce))
@@ -226,7 +225,7 @@ class JobLoop:
 
     def _is_authentic(self, hello: Hello, nonce: str) -> bool:
         known = 0 <= hello.rank < len(self._plan.tasks) and hello.rank not in self._agents
-        return known and same_proof(hello.proof, agent_proof(self._token, nonce, hello))
+        return known and is_proof(hello.proof, agent_proof(self._token, nonce, hello))
 
     def _welcome(self, agent: _Agent, now_s: float) -> None:
         self._agents[agent.hello.rank] = agent

@@ -1,7 +1,7 @@
 """Protocol between the launcher and its agents. Pure: bytes to messages, and messages to bytes.
 
-A frame consists of the lengths of its head and of its payload (4 bytes each, big endian), the head in JSON,
-and the payload. "kind" in the head names the message.
+A frame has a head in JSON and a payload (`cs_toolkit.wire.HeadedFrames`). "kind" in the head names the
+message.
 
     launcher                              agent
        | <------------- connect ------------ |
@@ -17,17 +17,14 @@ connection. Thus no other user of the nodes can impersonate a task or run a comm
 
 from __future__ import annotations
 
-import hmac
 import json
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from hashlib import sha256
 from typing import Any, ClassVar
 
+from cs_toolkit.wire import FrameError, HeadedFrames, decode_object, encode_json, prove
 from csrun.errors import CsrunError
 
-LENGTHS = struct.Struct(">II")
 # A Start has command and environment: at most about 2 MiB in the kernel, and up to 6 times that as JSON.
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 MAX_AGENT_HEAD_BYTES = 65_536  # limits the memory that an unauthenticated peer can take in the launcher
@@ -237,17 +234,14 @@ def encode(message: Message) -> bytes:
     """Return the frame of a message."""
     payload = message.data if isinstance(message, Output) else b""
     values: dict[str, Any] = {} if isinstance(message, Output) else asdict(message)
-    # ASCII keeps the lone surrogates that undecodable file names have.
-    head = json.dumps({"kind": message.kind, **values}, separators=(",", ":")).encode("ascii")
-    return LENGTHS.pack(len(head), len(payload)) + head + payload
+    return HeadedFrames.encode(encode_json({"kind": message.kind, **values}), payload)
 
 
 class Decoder:
     """Splits a stream of bytes into messages."""
 
     def __init__(self, max_head_bytes: int = MAX_HEAD_BYTES) -> None:
-        self._max_head_bytes = max_head_bytes
-        self._buffer = bytearray()
+        self._frames = HeadedFrames(max_head_bytes, MAX_PAYLOAD_BYTES)
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Decode the next piece of the stream and yield the complete messages.
@@ -255,26 +249,16 @@ class Decoder:
         Raises:
             ProtocolError: the frame is invalid, and the stream can no longer be used.
         """
-        self._buffer += data
-        while len(self._buffer) >= LENGTHS.size:
-            head_length, payload_length = LENGTHS.unpack_from(self._buffer)
-            if head_length > self._max_head_bytes or payload_length > MAX_PAYLOAD_BYTES:
-                raise ProtocolError(
-                    f"got a frame of {head_length} + {payload_length} bytes, expected at most "
-                    f"{self._max_head_bytes} + {MAX_PAYLOAD_BYTES}: the peer is not part of this job"
-                )
-            end = LENGTHS.size + head_length + payload_length
-            if len(self._buffer) < end:
-                return
-            head = bytes(self._buffer[LENGTHS.size : LENGTHS.size + head_length])
-            payload = bytes(self._buffer[LENGTHS.size + head_length : end])
-            del self._buffer[:end]
-            yield _decode(head, payload)
+        try:
+            for head, payload in self._frames.feed(data):
+                yield _decode(head, payload)
+        except FrameError as error:
+            raise ProtocolError(f"{error}: the peer is not part of this job") from None
 
 
 def _decode(head: bytes, payload: bytes) -> Message:
     try:
-        values = json.loads(head)
+        values = decode_object(head)
         kind = _KINDS[values.pop("kind")]
         if kind is Output:
             values = {"data": payload}
@@ -283,7 +267,7 @@ def _decode(head: bytes, payload: bytes) -> Message:
         for field in fields(kind):
             values[field.name] = _convert(values[field.name], str(field.type))
         return kind(**values)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (FrameError, ValueError, TypeError, KeyError) as error:
         raise ProtocolError(
             f"got a frame that cannot be read ({error!r}: {head[:100]!r}); expected one of this version of "
             f"the toolkit: use the same version on all nodes"
@@ -309,28 +293,13 @@ def _checked(value: Any, kind: type) -> Any:
     return value
 
 
-def proof(token: str, *values: str) -> str:
-    """Return the HMAC-SHA256 of values with the token, in hexadecimal.
-
-    The proofs of agent and launcher cover the sender, both random numbers and the whole message, so that
-    neither can be replayed.
-    """
-    text = json.dumps(values, separators=(",", ":")).encode("ascii")
-    return hmac.new(token.encode("utf-8", "surrogateescape"), text, sha256).hexdigest()
-
-
 def agent_proof(token: str, launcher_nonce: str, hello: Hello) -> str:
     """Return the proof of a Hello for the nonce of a Challenge."""
     covered = {name: value for name, value in asdict(hello).items() if name != "proof"}
-    return proof(token, "agent", launcher_nonce, json.dumps(covered, sort_keys=True))
+    return prove(token, "agent", launcher_nonce, json.dumps(covered, sort_keys=True))
 
 
 def launcher_proof(token: str, launcher_nonce: str, agent_nonce: str, start: Start) -> str:
     """Return the proof of a Start for the nonce of an agent."""
     covered = {name: value for name, value in asdict(start).items() if name != "proof"}
-    return proof(token, "launcher", launcher_nonce, agent_nonce, json.dumps(covered, sort_keys=True))
-
-
-def same_proof(given: str, expected: str) -> bool:
-    """Compare two proofs in constant time."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode("ascii"))
+    return prove(token, "launcher", launcher_nonce, agent_nonce, json.dumps(covered, sort_keys=True))

@@ -18,9 +18,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 
 from cs_toolkit.errors import ToolkitError
+from cs_toolkit.wire import is_proof, new_nonce
 from csrun.agent.connection import Connection
 from csrun.agent.log import LogWriter
 from csrun.agent.protocol import (
@@ -43,7 +43,6 @@ from csrun.agent.protocol import (
     Started,
     agent_proof,
     launcher_proof,
-    same_proof,
 )
 from csrun.errors import CsrunError, RoleError
 from csrun.jobs.record import timestamp
@@ -151,7 +150,7 @@ class _Task:
         self._place = place
         self._node = place.node
         self._token = environment["CSRUN_JOB_TOKEN"]
-        self._nonce = token_hex(16)
+        self._nonce = new_nonce()
         self._launcher_nonce = ""
         self._daemon_pid = os.getppid()
         self._start: Start | None = None
@@ -260,7 +259,7 @@ class _Task:
 
     def _authenticate_and_start(self, start: Start) -> None:
         expected = launcher_proof(self._token, self._launcher_nonce, self._nonce, start)
-        if not same_proof(start.proof, expected):
+        if not is_proof(start.proof, expected):
             raise CsrunError(
                 f"{self._node}: the process at csrun_wse's port does not know the job's token; expected "
                 f"csrun_wse there: it may have ended, start the job again"

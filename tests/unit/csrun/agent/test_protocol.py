@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from cs_toolkit.wire import HeadedFrames, is_proof
 from csrun.agent.protocol import (
-    LENGTHS,
     MAX_PAYLOAD_BYTES,
     Credit,
     Decoder,
@@ -19,7 +19,6 @@ from csrun.agent.protocol import (
     agent_proof,
     encode,
     launcher_proof,
-    same_proof,
 )
 
 HELLO = Hello(1, "node1", 42, "7", "0", (0, 1), 4, "agent's number", "")
@@ -28,7 +27,7 @@ START = Start(("sh", "-c", "true"), "/home", {"A": "b"}, ("C",), (0,), "/l", Fal
 
 def frame(head: object, payload: bytes = b"") -> bytes:
     data = head if isinstance(head, bytes) else json.dumps(head).encode()
-    return LENGTHS.pack(len(data), len(payload)) + data + payload
+    return HeadedFrames.LENGTHS.pack(len(data), len(payload)) + data + payload
 
 
 @pytest.mark.parametrize(
@@ -44,8 +43,8 @@ def frame(head: object, payload: bytes = b"") -> bytes:
         frame({"kind": "credit", "count": 1, "more": 2}),
         frame({"kind": "beat"}, b"payload"),
         frame(json.loads(encode(HELLO)[8:]) | {"cpus": [0, "1"]}),
-        LENGTHS.pack(2**31, 0),
-        LENGTHS.pack(2, MAX_PAYLOAD_BYTES + 1),
+        HeadedFrames.LENGTHS.pack(2**31, 0),
+        HeadedFrames.LENGTHS.pack(2, MAX_PAYLOAD_BYTES + 1),
         b"GET / HTTP/1.0\r\n\r\n",
     ],
 )
@@ -70,17 +69,17 @@ def test_a_head_may_be_limited_more() -> None:
 
 def test_a_proof_holds_for_one_token_one_challenge_and_one_content() -> None:
     good = agent_proof("token", "launcher's number", HELLO)
-    assert same_proof(good, agent_proof("token", "launcher's number", replace(HELLO, proof="anything")))
-    assert not same_proof(good, agent_proof("tokem", "launcher's number", HELLO))
-    assert not same_proof(good, agent_proof("token", "another number", HELLO))
-    assert not same_proof(good, agent_proof("token", "launcher's number", replace(HELLO, rank=2)))
-    assert not same_proof("", good)
-    assert not same_proof("\udcffö", good)
+    assert is_proof(good, agent_proof("token", "launcher's number", replace(HELLO, proof="anything")))
+    assert not is_proof(good, agent_proof("tokem", "launcher's number", HELLO))
+    assert not is_proof(good, agent_proof("token", "another number", HELLO))
+    assert not is_proof(good, agent_proof("token", "launcher's number", replace(HELLO, rank=2)))
+    assert not is_proof("", good)
+    assert not is_proof("\udcffö", good)
 
 
 def test_nobody_else_can_have_a_command_run() -> None:
     good = launcher_proof("token", "a", "b", START)
-    assert not same_proof(good, launcher_proof("token", "a", "b", replace(START, command=("rm",))))
-    assert not same_proof(good, launcher_proof("token", "a", "b", replace(START, values={"A": "c"})))
-    assert not same_proof(good, launcher_proof("token", "a", "c", START))
-    assert not same_proof(good, launcher_proof("", "a", "b", START))
+    assert not is_proof(good, launcher_proof("token", "a", "b", replace(START, command=("rm",))))
+    assert not is_proof(good, launcher_proof("token", "a", "b", replace(START, values={"A": "c"})))
+    assert not is_proof(good, launcher_proof("token", "a", "c", START))
+    assert not is_proof(good, launcher_proof("", "a", "b", START))

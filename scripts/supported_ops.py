@@ -1,6 +1,6 @@
-"""docs/supported-ops.md, from the tables of the importers: `.venv/bin/python scripts/supported_ops.py`.
+"""Write docs/supported-ops.md from the tables of the importers: `.venv/bin/python scripts/supported_ops.py`.
 
-A test says when the page is older than the tables.
+A test fails if the page is older than the tables.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ HEAD = """\
 
 This page is generated from the importers' tables by `scripts/supported_ops.py`.
 
-A program does not have to know these names. `--mode=validate_only` checks a whole program, and
-names each operation that cannot be compiled with your line. The names are those of messages and of
-`error.json`. What to do about one is in [troubleshooting.md](troubleshooting.md#the-program).
+You do not need these names to write a program. `--mode=validate_only` checks a whole program, and
+lists each operation that cannot be compiled with the line of your code. Messages and `error.json`
+use these names. [troubleshooting.md](troubleshooting.md#the-program) has suggestions.
 
 """
 TENSORFLOW = """\
 ## TensorFlow
 
 Names are the types of operations in a graph: `tf.matmul` is `MatMul` or `BatchMatMulV2`. Functions
-of TensorFlow that are made of these work too, and so do [layers of
-Keras](port-tensorflow.md#layers-of-keras). Gradients are in the table.
+of TensorFlow that consist of these operations work too, and so do [layers of
+Keras](port-tensorflow.md#layers-of-keras). The table includes gradients.
 
 """
 PYTORCH = """\
 ## PyTorch
 
 Names are those of ATen without their overloads: `torch.relu` is `relu`. Functions that PyTorch
-makes of these work too. All layers and losses of `torch.nn` train.
+decomposes into these operations work too. All layers and losses of `torch.nn` can be trained.
 
 """
 DROPPED = """\
-## Left out of a step
+## Host-only operations
 
-These act on the host. A step on the CS system goes without them, and the log names each of yours
-once:
+These act on the host. A step on the CS system leaves them out, and the log names each one in your
+program once:
 
 """
 
 
 def main() -> int:
-    """Writes the page."""
+    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
     return 0
 
 
 def page() -> str:
-    """The page as the tables have it."""
+    """Render the page from the tables."""
     return (
         f"{HEAD}{TENSORFLOW}{table(tensorflow, lambda name: name, WORDS)}\n"
         f"{PYTORCH}{table(aten, aten_name)}\n"
@@ -66,7 +66,7 @@ def page() -> str:
 
 
 def table(handlers: ModuleType, shown: Callable[[str], str], left_out: Iterable[str] = ()) -> str:
-    """A row for each file of handlers: what its first line says, and the operations of its table."""
+    """Render a row for each file of handlers: its first line, and the operations of its table."""
     files = {module for module in vars(handlers).values() if isinstance(module, ModuleType)}
     used = [
         module
@@ -81,23 +81,23 @@ def table(handlers: ModuleType, shown: Callable[[str], str], left_out: Iterable[
 
 
 def _is_used(table: dict[str, object], handlers: ModuleType) -> bool:
-    """Return True if a table is a part of what an importer looks operations up in."""
+    """Return True if a table is a part of an importer's table of operations."""
     whole = (handlers.HANDLERS, getattr(handlers, "COMPLEX_HANDLERS", {}))
     return any(table.items() <= known.items() for known in whole)
 
 
 def first_sentence(module: ModuleType) -> str:
-    """What a file of handlers is about, from its docstring."""
+    """Return the first sentence of a file's docstring."""
     return (module.__doc__ or "").splitlines()[0].removesuffix(".")
 
 
 def aten_name(overload: str) -> str:
-    """`aten.add.Tensor` is `add`."""
+    """Return `add` for `aten.add.Tensor`."""
     return overload.split(".")[1]
 
 
 def names(operations: Iterable[str]) -> str:
-    """In alphabetical order, as code."""
+    """Render names as code, in alphabetical order."""
     return ", ".join(f"`{name}`" for name in sorted(operations, key=str.lower))
 
 

@@ -1,4 +1,4 @@
-"""Reading and replacing elements by position: rows by index, slices, and the largest elements of windows."""
+"""Moving elements, and reading and replacing them by position: layouts, slices, rows by index, windows."""
 
 from __future__ import annotations
 
@@ -130,17 +130,53 @@ class Slicing:
         return tuple(axis.count for axis in self.axes)
 
 
+def channels_last(e: Emitter, x: SSAValue) -> SSAValue:
+    """Transpose `[N, C, ...]` to `[N, ..., C]`, the order of CIRH."""
+    return e.transpose(x, (0, *range(2, len(shape_of(x))), 1))
+
+
+def channels_second(e: Emitter, x: SSAValue) -> SSAValue:
+    """Transpose `[N, ..., C]` to `[N, C, ...]`."""
+    rank = len(shape_of(x))
+    return e.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+
+
+def repeat(e: Emitter, x: SSAValue, times: Sequence[int]) -> SSAValue:
+    """Return the whole tensor, repeated along each axis.
+
+    [a, b] repeated [m, n] times is [1, a, 1, b] broadcast to [m, a, n, b], then reshaped.
+    """
+    shape = shape_of(x)
+    if all(count == 1 for count in times):
+        return x
+    single = [size for axis in shape for size in (1, axis)]
+    wide = [size for pair in zip(times, shape, strict=True) for size in pair]
+    repeated = e.broadcast(e.reshape(x, single), wide)
+    return e.reshape(repeated, [count * size for count, size in zip(times, shape, strict=True)])
+
+
+def roll(e: Emitter, x: SSAValue, shift: int, axis: int) -> SSAValue:
+    """Move elements along an axis; those that leave it at one end enter at the other."""
+    size = shape_of(x)[axis]
+    start = -shift % size if size else 0
+    if not start:
+        return x
+    first, second = cut(e, x, axis, [start, size - start])
+    return e.emit(ops.ConcatOp([second, first], axis))
+
+
+def slice_axis(e: Emitter, x: SSAValue, axis: int, start: int, end: int, step: int = 1) -> SSAValue:
+    """`x[start:end:step]` of one axis."""
+    shape = shape_of(x)
+    starts, ends, steps = [0] * len(shape), list(shape), [1] * len(shape)
+    starts[axis], ends[axis], steps[axis] = start, end, step
+    return e.slice(x, starts, ends, steps)
+
+
 def cut(e: Emitter, x: SSAValue, axis: int, sizes: Sequence[int]) -> list[SSAValue]:
     """Cut a tensor into pieces of the given sizes along an axis."""
-    shape = shape_of(x)
-    parts: list[SSAValue] = []
-    begin = 0
-    for size in sizes:
-        start, limit = [0] * len(shape), list(shape)
-        start[axis], limit[axis] = begin, begin + size
-        parts.append(e.slice(x, start, limit, [1] * len(shape)))
-        begin += size
-    return parts
+    ends = list(itertools.accumulate(sizes))
+    return [slice_axis(e, x, axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def reverse(e: Emitter, x: SSAValue, axis: int) -> SSAValue:
@@ -197,10 +233,10 @@ def _spread(e: Emitter, x: SSAValue, axis: int, entry: AxisRange, size: int) -> 
         limit = list(shape_of(x))
         limit[axis] = min(limit[axis], size - entry.start)
         x = e.slice(x, [0] * rank, limit, [1] * rank)
-    before, behind = [0] * rank, [0] * rank
+    before, after = [0] * rank, [0] * rank
     before[axis] = entry.start
-    behind[axis] = size - entry.start - shape_of(x)[axis]
-    return e.pad(x, before, behind)
+    after[axis] = size - entry.start - shape_of(x)[axis]
+    return e.pad(x, before, after)
 
 
 def max_positions(

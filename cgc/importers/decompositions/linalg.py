@@ -8,7 +8,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.decompositions.indexing import gather
-from cgc.importers.emit import Emitter
+from cgc.importers.emit import Emitter, broadcast_shape
 
 
 def adjoint(e: Emitter, x: SSAValue) -> SSAValue:
@@ -86,6 +86,12 @@ def exponential(e: Emitter, x: SSAValue) -> SSAValue:
     for step in steps:
         found = e.select(step, e.emit(ops.MatMulOp(found, found)), found)
     return found
+
+
+def broadcast_batch(e: Emitter, *matrices: SSAValue) -> list[SSAValue]:
+    """Return matrices with their leading axes broadcast to one shape."""
+    batch = broadcast_shape(*(shape_of(x)[:-2] for x in matrices))
+    return [e.broadcast(x, (*batch, *shape_of(x)[-2:])) for x in matrices]
 
 
 def factorize(e: Emitter, x: SSAValue) -> ops.LuOp:

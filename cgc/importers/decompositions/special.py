@@ -1,4 +1,4 @@
-"""Functions of one variable: inverse and hyperbolic functions, erfinv, the gamma function."""
+"""Elementwise functions: trigonometric and hyperbolic ones and their inverses, erf, gamma, bit shifts."""
 
 from __future__ import annotations
 
@@ -20,6 +20,36 @@ _TAIL = (
     -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
     0.00943887047, 1.00167406, 2.83297682,
 )  # fmt: skip
+
+
+def is_nan(e: Emitter, x: SSAValue) -> SSAValue:
+    """Return whether elements are NaN."""
+    return e.compare("NE", x, x)
+
+
+def is_inf(e: Emitter, x: SSAValue) -> SSAValue:
+    """Return whether elements are infinite, of either sign."""
+    return e.compare("EQ", e.unary(ops.AbsOp, x), e.scalar(math.inf, dtype_of(x)))
+
+
+def shift_left(e: Emitter, x: SSAValue, bits: SSAValue) -> SSAValue:
+    """Multiply integers by a power of two."""
+    return e.mul(x, e.binary(ops.PowOp, e.scalar(2, dtype_of(bits)), bits))
+
+
+def shift_right(e: Emitter, x: SSAValue, bits: SSAValue) -> SSAValue:
+    """Divide integers by a power of two, rounded down."""
+    return e.binary(ops.FloorDivOp, x, e.binary(ops.PowOp, e.scalar(2, dtype_of(bits)), bits))
+
+
+def tan(e: Emitter, x: SSAValue) -> SSAValue:
+    """Tangent."""
+    return e.div(e.unary(ops.SinOp, x), e.unary(ops.CosOp, x))
+
+
+def erfc(e: Emitter, x: SSAValue) -> SSAValue:
+    """Complementary error function, 1 - erf(x)."""
+    return e.sub(e.scalar(1, dtype_of(x)), e.unary(ops.ErfOp, x))
 
 
 def _exponentials(e: Emitter, x: SSAValue) -> tuple[SSAValue, SSAValue]:

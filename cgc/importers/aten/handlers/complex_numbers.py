@@ -1,4 +1,4 @@
-"""Complex numbers, as pairs of real ones: arithmetic, functions, products, views, Fourier transforms.
+"""Complex numbers, as pairs of real numbers: arithmetic, functions, products, views, Fourier transforms.
 
 `TABLE` has the operations that read or make complex tensors, under the names that their real siblings have in
 other files. What only moves elements, or is linear in them, is imported once for each part.
@@ -516,7 +516,7 @@ _FUNCTIONS: dict[str, Function] = {
     "cosh": _cosh,
     "exp": _exp,
     "isfinite": _both(ops.AndOp, lambda e, x: e.unary(ops.IsFiniteOp, x)),
-    "isnan": _both(ops.OrOp, lambda e, x: e.compare("NE", x, x)),
+    "isnan": _both(ops.OrOp, special.is_nan),
     "log": _log,
     "reciprocal": _reciprocal,
     "rsqrt": _rsqrt,

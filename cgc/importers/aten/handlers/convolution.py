@@ -12,10 +12,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.aten.handlers.normalization import channels_last, channels_second
 from cgc.importers.aten.handlers.resampling import Matrix, transposed_maps
 from cgc.importers.aten.node import Deferred, Handler, NodeContext, Table, Value
-from cgc.importers.decompositions.indexing import max_positions
+from cgc.importers.decompositions.indexing import channels_last, channels_second, max_positions
 from cgc.importers.emit import Emitter, Shape
 
 

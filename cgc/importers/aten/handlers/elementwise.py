@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparisons, rounding, choices and special functions."""
+"""Elementwise arithmetic, comparisons, rounding, selection and special functions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _OTHER = ("self", "other")
 Combine = Callable[[Emitter, SSAValue, SSAValue], SSAValue]
 
 
-def _of_two(combine: Combine, first: str = "self", second: str = "other") -> Handler:
-    """Return both operands in the result's element type."""
+def _decompose_two(combine: Combine) -> Handler:
+    """Return the handler of an operation on two operands, which get the result's element type."""
 
     def handler(node: NodeContext) -> SSAValue:
-        return _whole(node, combine(node.emit, node.cast(first), node.cast(second)))
+        return _whole(node, combine(node.emit, node.cast("self"), node.cast("other")))
 
     return handler
 
 
 def _binary(op_type: Maker) -> Handler:
-    return _of_two(lambda e, a, b: e.binary(op_type, a, b))
+    return _decompose_two(lambda e, a, b: e.binary(op_type, a, b))
 
 
 def _unary(op_type: Maker) -> Handler:
@@ -190,29 +190,17 @@ def _log_base(base: float) -> Handler:
     return handler
 
 
-def _tan(node: NodeContext) -> SSAValue:
-    e, x = node.emit, node.cast()
-    return e.div(e.unary(ops.SinOp, x), e.unary(ops.CosOp, x))
-
-
 def _exp2(node: NodeContext) -> SSAValue:
     e = node.emit
     return e.unary(ops.ExpOp, e.scale(node.cast(), math.log(2)))
 
 
-def _erfc(node: NodeContext) -> SSAValue:
-    e, x = node.emit, node.cast()
-    return e.sub(e.like(1, x), e.unary(ops.ErfOp, x))
-
-
 def _isnan(node: NodeContext) -> SSAValue:
-    x = node.x()
-    return node.emit.compare("NE", x, x)
+    return special.is_nan(node.emit, node.x())
 
 
 def _isinf(node: NodeContext) -> SSAValue:
-    e, x = node.emit, node.x()
-    return e.compare("EQ", e.unary(ops.AbsOp, x), e.like(math.inf, x))
+    return special.is_inf(node.emit, node.x())
 
 
 def _isfinite(node: NodeContext) -> SSAValue:
@@ -233,17 +221,6 @@ def hypotenuse(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     larger, smaller = e.binary(ops.MaxOp, a, b), e.binary(ops.MinOp, a, b)
     ratio = e.div(smaller, e.select(e.compare("EQ", larger, e.like(0, larger)), e.like(1, larger), larger))
     return e.mul(larger, e.unary(ops.SqrtOp, e.add(e.mul(ratio, ratio), e.like(1, ratio))))
-
-
-def _shift(up: bool) -> Handler:
-    """Multiply, or divide, by a power of two."""
-
-    def handler(node: NodeContext) -> SSAValue:
-        e = node.emit
-        power = e.binary(ops.PowOp, e.scalar(2, node.dtype), node.cast("other"))
-        return _whole(node, e.binary(ops.MulOp if up else ops.FloorDivOp, node.cast(), power))
-
-    return handler
 
 
 def _to_copy(node: NodeContext) -> SSAValue:
@@ -321,7 +298,7 @@ _UNARY: dict[str, Maker] = {
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def _of(function: Callable[[Emitter, SSAValue], SSAValue]) -> Handler:
+def _decompose(function: Callable[[Emitter, SSAValue], SSAValue]) -> Handler:
     return lambda node: function(node.emit, node.cast())
 
 
@@ -366,10 +343,10 @@ TABLE: Table = {
     "aten.addcdiv.default": _addcmul(divide=True),
     "aten.atan2.default": _binary(ops.Atan2Op),
     "aten.hypot.default": _hypot,
-    **_overloads("__lshift__", _shift(up=True), "Tensor Scalar"),
-    **_overloads("bitwise_left_shift", _shift(up=True), "Tensor Tensor_Scalar"),
-    **_overloads("__rshift__", _shift(up=False), "Tensor Scalar"),
-    **_overloads("bitwise_right_shift", _shift(up=False), "Tensor Tensor_Scalar"),
+    **_overloads("__lshift__", _decompose_two(special.shift_left), "Tensor Scalar"),
+    **_overloads("bitwise_left_shift", _decompose_two(special.shift_left), "Tensor Tensor_Scalar"),
+    **_overloads("__rshift__", _decompose_two(special.shift_right), "Tensor Scalar"),
+    **_overloads("bitwise_right_shift", _decompose_two(special.shift_right), "Tensor Tensor_Scalar"),
     "aten.maximum.default": _binary(ops.MaxOp),
     "aten.minimum.default": _binary(ops.MinOp),
     "aten.logical_and.default": _logical(ops.AndOp),
@@ -382,8 +359,8 @@ TABLE: Table = {
     "aten.log2.default": _log_base(2),
     "aten.log10.default": _log_base(10),
     "aten.exp2.default": _exp2,
-    "aten.tan.default": _tan,
-    "aten.erfc.default": _erfc,
+    "aten.tan.default": _decompose(special.tan),
+    "aten.erfc.default": _decompose(special.erfc),
     "aten.isnan.default": _isnan,
     "aten.isinf.default": _isinf,
     "aten.isfinite.default": _isfinite,
@@ -395,17 +372,17 @@ TABLE: Table = {
     "aten.clone.default": _clone,
     "aten.contiguous.default": _clone,
     "aten.alias.default": _clone,
-    "aten.sinh.default": _of(special.sinh),
-    "aten.cosh.default": _of(special.cosh),
-    "aten.asin.default": _of(special.asin),
-    "aten.acos.default": _of(special.acos),
-    "aten.atan.default": _of(special.atan),
-    "aten.asinh.default": _of(special.asinh),
-    "aten.acosh.default": _of(special.acosh),
-    "aten.atanh.default": _of(special.atanh),
-    "aten.erfinv.default": _of(special.erfinv),
-    "aten.special_ndtri.default": _of(special.normal_quantile),
-    "aten.lgamma.default": _of(special.lgamma),
-    "aten.digamma.default": _of(special.digamma),
+    "aten.sinh.default": _decompose(special.sinh),
+    "aten.cosh.default": _decompose(special.cosh),
+    "aten.asin.default": _decompose(special.asin),
+    "aten.acos.default": _decompose(special.acos),
+    "aten.atan.default": _decompose(special.atan),
+    "aten.asinh.default": _decompose(special.asinh),
+    "aten.acosh.default": _decompose(special.acosh),
+    "aten.atanh.default": _decompose(special.atanh),
+    "aten.erfinv.default": _decompose(special.erfinv),
+    "aten.special_ndtri.default": _decompose(special.normal_quantile),
+    "aten.lgamma.default": _decompose(special.lgamma),
+    "aten.digamma.default": _decompose(special.digamma),
     "aten.polygamma.default": _polygamma,
 }

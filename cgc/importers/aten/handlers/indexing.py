@@ -1,4 +1,4 @@
-"""Elements read, replaced or added up by index."""
+"""Reading, replacing and accumulating elements by index."""
 
 from __future__ import annotations
 

@@ -12,16 +12,16 @@ from cgc.cirh.types import shape_of
 from cgc.importers.aten.node import Factors, NodeContext, Table
 from cgc.importers.decompositions import linalg
 from cgc.importers.diagnostics import Kind, RefusedError
-from cgc.importers.emit import Emitter, broadcast_shape
+from cgc.importers.emit import Emitter
 
 
 def product(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     """Multiply matrices; transposed operands are read without a transpose."""
-    (a, transpose_a), (b, transpose_b) = _as_it_lies(a), _as_it_lies(b)
+    (a, transpose_a), (b, transpose_b) = _strip_transpose(a), _strip_transpose(b)
     return e.emit(ops.MatMulOp(a, b, transpose_a, transpose_b))
 
 
-def _as_it_lies(x: SSAValue) -> tuple[SSAValue, bool]:
+def _strip_transpose(x: SSAValue) -> tuple[SSAValue, bool]:
     """Return the operand of a transpose of the last two dimensions, and whether there was one."""
     owner = x.owner
     rank = len(shape_of(x))
@@ -87,16 +87,10 @@ def _trilinear(node: NodeContext) -> SSAValue:
     return e.reduce("ADD", total, tuple(node.arg("sumdim")))
 
 
-def _made(node: NodeContext, position: int) -> SSAValue:
+def _empty_result(node: NodeContext, position: int) -> SSAValue:
     """Return zeros for a result without a meaning here: error codes, vectors that are not requested."""
     result = node.result(position)
     return node.emit.full(0, result.shape, result.dtype)
-
-
-def _to_batch(e: Emitter, *matrices: SSAValue) -> list[SSAValue]:
-    """Return matrices with their leading axes broadcast to one shape."""
-    batch = broadcast_shape(*(shape_of(x)[:-2] for x in matrices))
-    return [e.broadcast(x, (*batch, *shape_of(x)[-2:])) for x in matrices]
 
 
 def _cholesky_of(e: Emitter, x: SSAValue, upper: bool) -> SSAValue:
@@ -108,13 +102,13 @@ def _cholesky_of(e: Emitter, x: SSAValue, upper: bool) -> SSAValue:
 
 def _cholesky(node: NodeContext) -> Sequence[SSAValue]:
     found = _cholesky_of(node.emit, node.x(), bool(node.arg("upper")))
-    return [found, _made(node, 1)] if len(node.node.results) > 1 else [found]
+    return [found, _empty_result(node, 1)] if len(node.node.results) > 1 else [found]
 
 
 def _triangular(
     e: Emitter, a: SSAValue, b: SSAValue, *, upper: bool, unit: bool, transposed: bool = False
 ) -> SSAValue:
-    a, b = _to_batch(e, a, b)
+    a, b = linalg.broadcast_batch(e, a, b)
     return e.emit(ops.TriangularSolveOp(a, b, not upper, transposed, unit))
 
 
@@ -172,14 +166,14 @@ def _solve(node: NodeContext) -> Sequence[SSAValue]:
     lu, pivots = _factorize(node, a)
     left = bool(node.arg("left", True)) or is_vector
     found = _solve_by_factors(e, lu.factors, lu.permutation, b, left, transposed=False)
-    return [e.reshape(found, node.shape), lu.factors, pivots, _made(node, 3)]
+    return [e.reshape(found, node.shape), lu.factors, pivots, _empty_result(node, 3)]
 
 
 def _solve_by_factors(
     e: Emitter, factors: SSAValue, permutation: SSAValue, b: SSAValue, left: bool, transposed: bool
 ) -> SSAValue:
     """Return the solution of `A X = B`, or with False for `left` of `X A = B`, which is `A^T X^T = B^T`."""
-    factors, b = _to_batch(e, factors, b)
+    factors, b = linalg.broadcast_batch(e, factors, b)
     permutation = e.broadcast(permutation, shape_of(factors)[:-1])
     if left:
         return linalg.solve_factored(e, factors, permutation, b, transposed)
@@ -199,7 +193,7 @@ def _lu_factor(node: NodeContext) -> Sequence[SSAValue]:
     if not node.arg("pivot", True):
         raise RefusedError(Kind.USAGE, "pivot is False, expected True")
     lu, pivots = _factorize(node, node.x("A"))
-    return [lu.factors, pivots, *(_made(node, i) for i in range(2, len(node.node.results)))]
+    return [lu.factors, pivots, *(_empty_result(node, i) for i in range(2, len(node.node.results)))]
 
 
 def _lu_unpack(node: NodeContext) -> Sequence[SSAValue]:
@@ -207,7 +201,7 @@ def _lu_unpack(node: NodeContext) -> Sequence[SSAValue]:
     e, x = node.emit, node.x("LU_data")
     size = shape_of(x)[-1]
     wanted = bool(node.arg("unpack_pivots", True)), bool(node.arg("unpack_data", True))
-    permutation, lower, upper = _made(node, 0), _made(node, 1), _made(node, 2)
+    permutation, lower, upper = _empty_result(node, 0), _empty_result(node, 1), _empty_result(node, 2)
     if wanted[0]:
         one, zero = e.scalar(1, "float32"), e.scalar(0, "float32")
         rows = e.emit(ops.OneHotOp(_factors(node, "LU_pivots").permutation, one, zero, size, -1))
@@ -220,7 +214,7 @@ def _lu_unpack(node: NodeContext) -> Sequence[SSAValue]:
 
 
 def _inverse(node: NodeContext) -> Sequence[SSAValue]:
-    return [linalg.inverse(node.emit, node.x("A")), _made(node, 1)]
+    return [linalg.inverse(node.emit, node.x("A")), _empty_result(node, 1)]
 
 
 def _slogdet(node: NodeContext) -> Sequence[SSAValue]:
@@ -257,21 +251,21 @@ def _matrix_exp(node: NodeContext) -> SSAValue:
 def _qr(node: NodeContext) -> Sequence[SSAValue]:
     mode = node.arg("mode", "reduced")
     q, r = node.emit.emit_all(ops.QrOp(node.x("A"), full_matrices=mode == "complete"))
-    return [_made(node, 0) if mode == "r" else q, r]
+    return [_empty_result(node, 0) if mode == "r" else q, r]
 
 
 def _svd(node: NodeContext) -> Sequence[SSAValue]:
     compute = bool(node.arg("compute_uv", True))
     full = bool(node.arg("full_matrices")) and compute
     u, s, vt = node.emit.emit_all(ops.SvdOp(node.x("A"), full))
-    return [u, s, vt] if compute else [_made(node, 0), s, _made(node, 2)]
+    return [u, s, vt] if compute else [_empty_result(node, 0), s, _empty_result(node, 2)]
 
 
 def _eigh(node: NodeContext) -> Sequence[SSAValue]:
     e, x = node.emit, node.x("A")
     x = linalg.adjoint(e, x) if node.arg("UPLO", "L").upper() == "U" else x
     values, vectors = e.emit_all(ops.EighOp(x))
-    return [values, vectors if node.arg("compute_v", True) else _made(node, 1)]
+    return [values, vectors if node.arg("compute_v", True) else _empty_result(node, 1)]
 
 
 def _nothing(node: NodeContext) -> Sequence[SSAValue]:

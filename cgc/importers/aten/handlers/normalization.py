@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.aten.node import NodeContext, Table, Value
-from cgc.importers.emit import Emitter
+from cgc.importers.decompositions.indexing import channels_last, channels_second
 
 
 def _channels_vector(node: NodeContext, name: str, default: float) -> SSAValue:
@@ -127,17 +127,6 @@ def _group_norm_backward(node: NodeContext) -> Sequence[Value]:
     mean, rstd = (e.cast(node.x(name), "float32") for name in ("mean", "rstd"))
     by_x, by_scale, by_offset = e.emit_all(ops.GroupNormGradOp(grad, x, scale, mean, rstd, node.arg("group")))
     return wanted(node, (channels_second(e, by_x), by_scale, by_offset))
-
-
-def channels_last(e: Emitter, x: SSAValue) -> SSAValue:
-    """Move `[N, C, ...]` to `[N, ..., C]`."""
-    return e.transpose(x, (0, *range(2, len(shape_of(x))), 1))
-
-
-def channels_second(e: Emitter, x: SSAValue) -> SSAValue:
-    """Move `[N, ..., C]` to `[N, C, ...]`."""
-    rank = len(shape_of(x))
-    return e.transpose(x, (0, rank - 1, *range(1, rank - 1)))
 
 
 TABLE: Table = {

@@ -1,4 +1,4 @@
-"""Sums, means, extrema, norms, running sums, ranks, and distances between rows."""
+"""Sums, means, extrema, norms, running sums, sorting, and distances between rows."""
 
 from __future__ import annotations
 

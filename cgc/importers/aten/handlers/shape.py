@@ -1,4 +1,4 @@
-"""Constants, and ops that view, join, cut and move tensors."""
+"""Constants, and ops that view, join, cut and rearrange tensors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.aten.node import Handler, NodeContext, Table
+from cgc.importers.decompositions.indexing import repeat, reverse, roll, slice_axis
 from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Emitter
 
@@ -91,14 +92,6 @@ def _stack(node: NodeContext) -> SSAValue:
     return parts[0] if len(parts) == 1 else e.emit(ops.ConcatOp(parts, axis))
 
 
-def cut(e: Emitter, x: SSAValue, axis: int, start: int, end: int, step: int = 1) -> SSAValue:
-    """`x[start:end:step]` of one axis."""
-    sizes = shape_of(x)
-    starts, ends, steps = [0] * len(sizes), list(sizes), [1] * len(sizes)
-    starts[axis], ends[axis], steps[axis] = start, end, step
-    return e.slice(x, starts, ends, steps)
-
-
 def _bounds(node: NodeContext, size: int) -> tuple[int, int, int]:
     """Return start, end and step of a slice, within the axis."""
     start, end = node.arg("start"), node.arg("end")
@@ -108,13 +101,13 @@ def _bounds(node: NodeContext, size: int) -> tuple[int, int, int]:
 
 def _slice(node: NodeContext) -> SSAValue:
     x, axis = node.x(), node.axis()
-    return cut(node.emit, x, axis, *_bounds(node, shape_of(x)[axis]))
+    return slice_axis(node.emit, x, axis, *_bounds(node, shape_of(x)[axis]))
 
 
 def _select(node: NodeContext) -> SSAValue:
     e, x, axis = node.emit, node.x(), node.axis()
     index = node.positive(node.arg("index"), shape_of(x)[axis])
-    return e.reshape(cut(e, x, axis, index, index + 1), node.shape)
+    return e.reshape(slice_axis(e, x, axis, index, index + 1), node.shape)
 
 
 def _slice_scatter(node: NodeContext) -> SSAValue:
@@ -147,9 +140,9 @@ def _put(
         return e.pad(source, low, high, filling.x)
     parts = [source]
     if start:
-        parts.insert(0, cut(e, x, axis, 0, start))
+        parts.insert(0, slice_axis(e, x, axis, 0, start))
     if end < size:
-        parts.append(cut(e, x, axis, end, size))
+        parts.append(slice_axis(e, x, axis, end, size))
     return source if len(parts) == 1 else e.emit(ops.ConcatOp(parts, axis))
 
 
@@ -168,9 +161,7 @@ def _unbind(node: NodeContext) -> Sequence[SSAValue]:
 def _flip(node: NodeContext) -> SSAValue:
     e, x = node.emit, node.x()
     for axis in node.arg("dims"):
-        place = node.positive(axis, len(node.shape))
-        rows = e.constant(np.arange(node.shape[place], dtype=np.int32)[::-1].copy())
-        x = e.take(x, rows, place)
+        x = reverse(e, x, node.positive(axis, len(node.shape)))
     return x
 
 
@@ -180,23 +171,14 @@ def _roll(node: NodeContext) -> SSAValue:
     if not dims:
         x, dims = e.reshape(x, (-1,)), [0]
     for shift, axis in zip(node.arg("shifts"), dims, strict=True):
-        size = shape_of(x)[axis]
-        at = -shift % size if size else 0
-        if at:
-            x = e.emit(
-                ops.ConcatOp([cut(e, x, axis, at, size), cut(e, x, axis, 0, at)], axis % len(shape_of(x)))
-            )
+        x = roll(e, x, shift, axis % len(shape_of(x)))
     return e.reshape(x, shape)
 
 
 def _repeat(node: NodeContext) -> SSAValue:
-    """Return the whole tensor, `repeats` times along each axis."""
-    e, repeats = node.emit, node.arg("repeats")
-    x = node.x()
-    shape = (*(1,) * (len(repeats) - len(shape_of(x))), *shape_of(x))
-    interleaved = [size for pair in zip(repeats, shape, strict=True) for size in pair]
-    x = e.reshape(x, [size for axis in shape for size in (1, axis)])
-    return e.reshape(e.broadcast(x, interleaved), node.shape)
+    e, x, times = node.emit, node.x(), node.arg("repeats")
+    missing = len(times) - len(shape_of(x))
+    return repeat(e, e.reshape(x, (*(1,) * missing, *shape_of(x))), times)
 
 
 def _constant_pad(node: NodeContext) -> SSAValue:

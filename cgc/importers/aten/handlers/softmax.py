@@ -1,4 +1,4 @@
-"""Softmax, the negative log likelihood, and the cross entropy that the two are."""
+"""Softmax, negative log likelihood, and cross entropy, which combines the two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops over the tokens of a sequence, of which `cstorch.experimental` marks the two ends."""
+"""Loops over the tokens of a sequence, whose ends are marked by `cstorch.experimental`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls, branches and loops: functions are inlined, all branches computed, and loops unrolled.
+"""Calls, branches and loops: functions are inlined, all branches are computed, and loops are unrolled.
 
 The device has no branches, so all sides of a condition are computed, and a select keeps the values of one
 side, for results and variables alike. The number of iterations of a loop must be known while the graph is

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.decompositions.indexing import max_positions
+from cgc.importers.decompositions.indexing import channels_last, channels_second, max_positions
 from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Shape
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
@@ -165,17 +165,12 @@ def channels_first(node: NodeContext) -> bool:
 # it; the transposes between two such ops cancel out.
 def to_channels_last(node: NodeContext, x: SSAValue) -> SSAValue:
     """Return a tensor of the operation as `[batch, *space, channels]`."""
-    if not channels_first(node):
-        return x
-    return node.emit.transpose(x, (0, *range(2, len(shape_of(x))), 1))
+    return channels_last(node.emit, x) if channels_first(node) else x
 
 
 def to_own_format(node: NodeContext, x: SSAValue) -> SSAValue:
     """Return the inverse of `to_channels_last`."""
-    if not channels_first(node):
-        return x
-    rank = len(shape_of(x))
-    return node.emit.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+    return channels_second(node.emit, x) if channels_first(node) else x
 
 
 def sizes_channels_last(node: NodeContext, sizes: Sequence[Item]) -> tuple[Item, ...]:

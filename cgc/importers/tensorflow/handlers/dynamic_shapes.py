@@ -1,4 +1,4 @@
-"""Tensors with a data-dependent number of rows: distinct values of `tf.unique`, rows that a mask selects.
+"""Tensors with a data-dependent number of rows: distinct values of `tf.unique`, rows selected by a mask.
 
 Shapes are static, so a tensor with a row for each distinct value is computed with as many rows as there are
 values in all, and the rest is padding. An operation may take such a tensor only if it is right whatever the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import reduce
 
@@ -168,26 +167,6 @@ def _x_log(op_type: Maker) -> Handler:
     return lambda node: _zero_where(node, 0, node.emit.mul(node.x(0), node.emit.unary(op_type, node.x(1))))
 
 
-def _erfc(node: NodeContext) -> SSAValue:
-    x = node.x(0)
-    return node.emit.sub(node.emit.scalar(1, dtype_of(x)), node.emit.unary(ops.ErfOp, x))
-
-
-def _tan(node: NodeContext) -> SSAValue:
-    x = node.x(0)
-    return node.emit.div(node.emit.unary(ops.SinOp, x), node.emit.unary(ops.CosOp, x))
-
-
-def _is_nan(node: NodeContext) -> SSAValue:
-    x = node.x(0)
-    return node.emit.compare("NE", x, x)
-
-
-def _is_inf(node: NodeContext) -> SSAValue:
-    x = node.x(0)
-    return node.emit.compare("EQ", node.emit.unary(ops.AbsOp, x), node.emit.scalar(math.inf, dtype_of(x)))
-
-
 def _clip(node: NodeContext) -> SSAValue:
     raised = node.emit.binary(ops.MaxOp, node.x(0), node.x(1))
     return node.emit.binary(ops.MinOp, raised, node.x(2))
@@ -244,19 +223,12 @@ def _filled(value: float) -> Handler:
     return handler
 
 
-def _shift(up: bool) -> Handler:
-    """Multiply, or divide, by a power of two."""
-
-    def handler(node: NodeContext) -> SSAValue:
-        e, x = node.emit, node.x(0)
-        power = e.binary(ops.PowOp, e.scalar(2, node.out_dtype()), node.x(1))
-        return e.binary(ops.MulOp if up else ops.FloorDivOp, x, power)
-
-    return handler
-
-
-def _of(function: Callable[[Emitter, SSAValue], SSAValue]) -> Handler:
+def _decompose(function: Callable[[Emitter, SSAValue], SSAValue]) -> Handler:
     return lambda node: function(node.emit, node.x(0))
+
+
+def _decompose_two(function: Callable[[Emitter, SSAValue, SSAValue], SSAValue]) -> Handler:
+    return lambda node: function(node.emit, node.x(0), node.x(1))
 
 
 def _polygamma(node: NodeContext) -> SSAValue:
@@ -312,8 +284,8 @@ ON_BITS: Table = {"BitwiseAnd": _and}  # operations on integers that take the bi
 
 
 TABLE: Table = {
-    "LeftShift": _shift(up=True),
-    "RightShift": _shift(up=False),
+    "LeftShift": _decompose_two(special.shift_left),
+    "RightShift": _decompose_two(special.shift_right),
     **{name: _binary(op_type) for name, op_type in _BINARY.items()},
     **{name: unary(op_type) for name, op_type in _UNARY.items() if name not in _ROUNDING},
     **{name: _rounding(op_type) for name, op_type in _UNARY.items() if name in _ROUNDING},
@@ -331,10 +303,10 @@ TABLE: Table = {
     "Xlogy": _x_log(ops.LogOp),
     "Xlog1py": _x_log(ops.Log1pOp),
     "ApproximateEqual": _approximate_equal,
-    "Erfc": _erfc,
-    "Tan": _tan,
-    "IsNan": _is_nan,
-    "IsInf": _is_inf,
+    "Erfc": _decompose(special.erfc),
+    "Tan": _decompose(special.tan),
+    "IsNan": _decompose(special.is_nan),
+    "IsInf": _decompose(special.is_inf),
     "ClipByValue": _clip,
     "Select": _select,
     "SelectV2": _select_v2,
@@ -345,18 +317,18 @@ TABLE: Table = {
     "InvGrad": _reciprocal_grad,
     "ZerosLike": _filled(0),
     "OnesLike": _filled(1),
-    "Sinh": _of(special.sinh),
-    "Cosh": _of(special.cosh),
-    "Asin": _of(special.asin),
-    "Acos": _of(special.acos),
-    "Atan": _of(special.atan),
-    "Asinh": _of(special.asinh),
-    "Acosh": _of(special.acosh),
-    "Atanh": _of(special.atanh),
-    "Erfinv": _of(special.erfinv),
-    "Ndtri": _of(special.normal_quantile),
-    "Lgamma": _of(special.lgamma),
-    "Digamma": _of(special.digamma),
+    "Sinh": _decompose(special.sinh),
+    "Cosh": _decompose(special.cosh),
+    "Asin": _decompose(special.asin),
+    "Acos": _decompose(special.acos),
+    "Atan": _decompose(special.atan),
+    "Asinh": _decompose(special.asinh),
+    "Acosh": _decompose(special.acosh),
+    "Atanh": _decompose(special.atanh),
+    "Erfinv": _decompose(special.erfinv),
+    "Ndtri": _decompose(special.normal_quantile),
+    "Lgamma": _decompose(special.lgamma),
+    "Digamma": _decompose(special.digamma),
     "Polygamma": _polygamma,
     "Bitcast": _bitcast,
 }

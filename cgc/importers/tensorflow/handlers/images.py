@@ -1,4 +1,4 @@
-"""Resizing and transforms of images, mirrored borders, blocks of pixels moved to channels or to the batch."""
+"""Resizing and transforms of images, mirrored borders, and moves of pixel blocks to channels or batch."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.decompositions import linalg
-from cgc.importers.emit import Emitter, broadcast_shape, dtype_of
+from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 
@@ -23,10 +23,8 @@ def _matmul(node: NodeContext) -> SSAValue:
 
 def _batch_matmul(node: NodeContext) -> SSAValue:
     """Return products over the last two axes; the leading ones are broadcast (BatchMatMulV2, V3)."""
-    e, (a, b) = node.emit, node.all()
-    left, right = shape_of(a), shape_of(b)
-    batch = broadcast_shape(left[:-2], right[:-2])
-    a, b = e.broadcast(a, (*batch, *left[-2:])), e.broadcast(b, (*batch, *right[-2:]))
+    e = node.emit
+    a, b = linalg.broadcast_batch(e, *node.all())
     return e.emit(ops.MatMulOp(a, b, node.attr("adj_x"), node.attr("adj_y")))
 
 
@@ -169,9 +167,8 @@ def _cholesky(node: NodeContext) -> SSAValue:
 
 
 def _triangular_solve(node: NodeContext) -> SSAValue:
-    e, a, b = node.emit, node.x(0), node.x(1)
-    batch = broadcast_shape(shape_of(a)[:-2], shape_of(b)[:-2])
-    a, b = (e.broadcast(x, (*batch, *shape_of(x)[-2:])) for x in (a, b))
+    e = node.emit
+    a, b = linalg.broadcast_batch(e, *node.all())
     return e.emit(ops.TriangularSolveOp(a, b, bool(node.attr("lower")), bool(node.attr("adjoint"))))
 
 

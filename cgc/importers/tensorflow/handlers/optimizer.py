@@ -1,4 +1,4 @@
-"""Optimizer updates: of whole variables, and of the rows that a batch names."""
+"""Optimizer updates of whole variables, and of the rows that a batch uses."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.decompositions.indexing import cut, reverse
+from cgc.importers.decompositions.indexing import cut, repeat, reverse, roll
 from cgc.importers.diagnostics import Kind, RefusedError
-from cgc.importers.emit import Array, Shape
+from cgc.importers.emit import Array
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 
@@ -140,15 +140,7 @@ def _broadcast_to(node: NodeContext) -> SSAValue:
 
 
 def _tile(node: NodeContext) -> SSAValue:
-    """[a, b] repeated [m, n] times is [1, a, 1, b] broadcast to [m, a, n, b], then reshaped."""
-    e, x = node.emit, node.x(0)
-    shape, times = shape_of(x), node.ints(1, "multiples")
-    if all(count == 1 for count in times):
-        return x
-    wide: Shape = tuple(n for pair in zip(times, shape, strict=True) for n in pair)
-    single: Shape = tuple(n for size in shape for n in (1, size))
-    repeated = e.broadcast(e.reshape(x, single), wide)
-    return e.reshape(repeated, [count * size for count, size in zip(times, shape, strict=True)])
+    return repeat(node.emit, node.x(0), node.ints(1, "multiples"))
 
 
 def _reverse(node: NodeContext) -> SSAValue:
@@ -159,14 +151,9 @@ def _reverse(node: NodeContext) -> SSAValue:
 
 
 def _roll(node: NodeContext) -> SSAValue:
-    """Return the elements moved along axes; those that fall out at one end come in at the other."""
-    e, x = node.emit, node.x(0)
+    x = node.x(0)
     for shift, axis in zip(node.ints(1, "shift"), node.ints(2, "axis"), strict=True):
-        axis %= len(shape_of(x))
-        size = shape_of(x)[axis]
-        if cut_at := (size - shift) % size:
-            first, second = cut(e, x, axis, [cut_at, size - cut_at])
-            x = e.emit(ops.ConcatOp([second, first], axis))
+        x = roll(node.emit, x, shift, axis % len(shape_of(x)))
     return x
 
 

@@ -1,4 +1,4 @@
-"""Lists of tensors and optionals: the values that loops and branches of TensorFlow pass on.
+"""Lists of tensors and optionals, which loops and branches of TensorFlow pass on.
 
 tf.TensorArray is such a list; tf.while_loop, tf.map_fn, tf.scan and recurrent layers collect results in
 lists, and the gradient of a loop reads the values that each iteration put there.

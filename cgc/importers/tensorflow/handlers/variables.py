@@ -1,4 +1,4 @@
-"""Variables, and ops that compute nothing: identities, placeholders, checks and summaries."""
+"""Variables, and operations without a computation: identities, placeholders, checks and summaries."""
 
 from __future__ import annotations
 

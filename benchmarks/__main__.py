@@ -71,95 +71,97 @@ GROUPS: dict[str, Callable[[], list[Row]]] = {
 
 TEXT = """# Benchmarks
 
-Written by `make bench`; run it again to measure your machine. The contenders of a row run
-interleaved, in rounds; figures are medians, a ratio is the median of the ratios of each round, so
-that a busy neighbor disturbs both sides alike. Absolute figures are of this machine:
+`make bench` writes this page; run it again to measure your machine. The contenders of a row run
+interleaved, in rounds. Figures are medians, and a ratio is the median of the ratios of all rounds,
+so that other load on the machine affects both sides equally. Absolute figures are of this machine:
 
 {machine}
 
 {table}
 
-* *data plane*: two sender processes to one receiver over loopback; the plain sockets compute no
-  digests and hand nothing to a consumer.
-* *Slurm*: a private cluster of emulated nodes on this machine; the contender is srun with the same
-  components, nodes and tasks. `csrun_wse` starts an agent beside each task and waits until all are
-  there.
-* *compile_only, training of one step*: the whole command as a user types it, in a new folder, from
-  Enter to the prompt. The parts of a compilation end with the lines "Running compile for the CS
-  system" (launcher, imports, parameters), "Starting Cerebras Compilation" (Input Function Report,
-  `model_fn` in TensorFlow and the import of its graph) and "Cerebras Compilation Completed"; the
-  rest is the report on the screen and the end of the process. The CPU seconds are those of all
-  processes of the command. `python -m benchmarks.commands` measures these rows alone.
-* *compiling*: from the traced step to the artifact on disk, the export of the executable included;
-  what XLA does with the executable is the CS system's time.
-  `python -m benchmarks.compile_time --stages` has every stage and pass.
-* *until it trains*: CPU seconds to trace a network of PyTorch with unrolled time steps, to compile
-  it and to program the engine, XLA's work included; *unrolled* is without loops for its time steps.
-* *engine fed from memory*: the compiled step in the engine of the CS system, without network,
-  against the same graph in a plain `tf.compat.v1` session and in `tf.function(jit_compile=True)`,
-  all from batches that lie in memory.
+* *data plane*: two sender processes and one receiver over loopback. The plain sockets compute no
+  digests and pass nothing to a consumer.
+* *Slurm*: a private cluster of emulated nodes on this machine. The contender is srun with the same
+  components, nodes and tasks. `csrun_wse` starts an agent next to each task and waits until all are
+  connected.
+* *compile_only, training of one step*: the whole command as a user types it, in a new folder, until
+  it exits. The parts of a compile end with the lines "Running compile for the CS system" (launcher,
+  imports, parameters), "Starting Cerebras Compilation" (Input Function Report, `model_fn` in
+  TensorFlow, import of its graph) and "Cerebras Compilation Completed"; the rest is the report on
+  the screen and the exit of the process. CPU seconds are those of all processes of the command.
+  `python -m benchmarks.commands` measures only these rows.
+* *compiling*: from the traced step to the artifact on disk, including the export of the executable.
+  The time that XLA needs for the executable belongs to the CS system.
+  `python -m benchmarks.compile_time --stages` prints every stage and pass.
+* *until it trains*: CPU seconds to trace a PyTorch network with unrolled time steps, to compile it
+  and to program the engine, including the work of XLA; *unrolled* is without loops for its time
+  steps.
+* *engine fed from memory*: the compiled step in the engine of the CS system, without a network,
+  against the same graph in a plain `tf.compat.v1` session and in `tf.function(jit_compile=True)`.
+  All read batches from memory.
 * *training step*: milliseconds of one step of an example program with its tiny parameter file, and
-  of others of each family (names that end in `_mid`, sizes in `benchmarks/step_time.py`) that are
-  10 to 100 times as large: the compiled program in the engine of the CS system against the same
-  model_fn in a session, in `tf.function` and in `tf.function(jit_compile=True)`, all from batches
-  in memory and on the same cores. The ratio is our time over the best of the others, so less is
-  better.
-* *ISPD 2020*: graphs of the wafer-scale placement contest; the objective is the slowest kernel's
-  time plus the weighted length of the wires. The area bound is the time at which the smallest
-  rectangles fill the fabric; where wires weigh 4 no solution may come near it, so the target is
+  of programs of each family that are 10 to 100 times as large (names that end in `_mid`, sizes in
+  `benchmarks/step_time.py`). The compiled program in the engine of the CS system is compared with
+  the same model_fn in a session, in `tf.function` and in `tf.function(jit_compile=True)`, all with
+  batches in memory and on the same cores. The ratio is our time over the best of the others, so
+  less is better.
+* *ISPD 2020*: graphs of the wafer-scale placement contest. The objective is the time of the slowest
+  kernel plus the weighted length of the wires. The area bound is the time at which the smallest
+  rectangles fill the fabric. With a wire weight of 4 no solution may come near it, so the target is
   relative to the bound of time and wires if that is higher.
 * *placing*: rectangles for all kernels of a synthetic Transformer on a CS-2; a wire is an edge of
   its graph.
-* *checkpoint*: `cstorch.save` and `load` of float32 up to the disk and from the page cache; the
-  ratio is to PyTorch, safetensors stands beside. The GPT has 740 tensors. HDF5 needs about 0.15 ms
-  a tensor to save and to load, PyTorch 0.04 and 0.07 ms: thousands of tensors of a few kilobytes
-  take longer than by PyTorch.
+* *checkpoint*: `cstorch.save` to disk and `load` from the page cache, float32. The ratio is to
+  PyTorch; safetensors is listed for comparison. The GPT has 740 tensors. HDF5 needs about 0.15 ms
+  to save and to load a tensor, PyTorch 0.04 and 0.07 ms, so thousands of tensors of a few kilobytes
+  take longer than with PyTorch.
 * *PyTorch training step*: one core for all; AdamW and clipping at 1.0, PyTorch's AdamW fused.
-* *capturing*: from the call of a training step of PyTorch to the module that the compiler gets.
+* *capturing*: from the call of a PyTorch training step to the module that the compiler gets.
 * *PyTorch, loss after the training*: example programs as a user types them, `--mode=train` and
-  `--mode=eval`, on a CS system on the same cores. The loss is that of an evaluation on data that no
-  training sees.
-* *weight streaming*: GPTs of width 512 and growing depth, a process of its own for each
-  measurement: time of a step from the first call to its last output, and the largest resident
-  memory of the wafer's process, XLA's work in it included, against the pipelined execution of the
-  same step. MemoryX is another process on the same cores; its CPU time counts. *Transfer that
-  compute hides*: the rest is the time in which weights travel and the wafer has nothing to compute,
-  at most; the first layer of a step waits for its update. *Activations recomputed*: the forward
-  part of every layer is computed again in the backward pass, so that one activation a layer waits;
-  else all that the backward pass reads. *Compiling*: CPU seconds of the compiler, from the traced
-  step to the artifact, in a new process. Kernels, places on the wafer and executables are made once
-  for equal layers, and blocks that repeat are rewritten once; reading, cutting and printing the ops
-  of the step still grows with them. Before that, TensorFlow traces the user's Python and the graph
-  is imported: the seconds in brackets. *Update rate*: bytes of weights, moments and gradients that
-  AdamW must read and write in a second, against a STREAM triad of XLA on the same cores; the median
-  of five processes, because the triad of one may be 1.7 times that of another.
-* *efficiency of communication*: the systems of a group share the cores of this machine, so N of
-  them take N times the CPU time of one at best; what they take beyond is weights on their way to
-  each, sums of gradients, and threads that wait. *192 systems on paper*: SwarmX sums in a tree, so
-  each doubling of the systems is taken to add the same time to a step, the mean of what is measured
-  here; the batch of each stays.
+  `--mode=eval`, with a CS system on the same cores. The loss is that of an evaluation on data that
+  is not used for training.
+* *weight streaming*: GPTs of width 512 and growing depth, each measured in a separate process: the
+  time of a step from the first call to its last output, and the largest resident memory of the
+  wafer's process, including the work of XLA, against the pipelined execution of the same step.
+  MemoryX is another process on the same cores; its CPU time is included. *Transfer that compute
+  hides*: the rest is an upper bound of the time for which weights are in transit and the wafer is
+  idle; the first layer of a step waits for its update. *Activations recomputed*: every layer
+  recomputes its forward part in the backward pass, so that one activation per layer is stored;
+  otherwise all that the backward pass reads are stored. *Compiling*: CPU seconds of the compiler,
+  from the traced step to the artifact, in a new process. Equal layers share their kernels, their
+  places on the wafer and their executables, and repeated blocks are rewritten once; the time to
+  read, cut and print the ops of the step still grows with the number of layers. Before that,
+  TensorFlow traces the user's Python and the graph is imported: the seconds in parentheses. *Update
+  rate*: bytes of weights, moments and gradients that AdamW must read and write per second, against
+  a STREAM triad of XLA on the same cores; the median of five processes, because the triad of one
+  may be 1.7 times that of another.
+* *efficiency of communication*: the systems of a group share the cores of this machine, so N
+  systems take at least N times the CPU time of one. The excess is weights that are sent to each
+  system, sums of gradients, and waiting threads. *192 systems on paper*: SwarmX sums in a tree, so
+  each doubling of the number of systems is assumed to add the same time to a step, the mean of the
+  measurements here; the batch per system is constant.
 * *weight streaming on paper*: the compiler's estimate for one CS-2, of the whole network with
-  embeddings and head, against rates of published trainings. Several systems have as many times the
-  rate of one. The latency of a layer was taken from steps with batches of 128, nothing else.
+  embeddings and head, against published training rates. N systems are assumed to have N times the
+  rate of one. The latency of a layer was fitted to steps with batches of 128, nothing else was.
   Releases and sites differ by about 25 %.
-* *weight streaming against offload*: an example program in PyTorch; FSDP2 gathers the weights of a
-  block before it computes, and offloads them to memory. Both on all cores; threads of PyTorch that
-  wait sleep.
-* *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads,
-  shuffles and batches its data in the workers and streams it to a CS system, all on the same cores;
-  the contenders get their batches from memory for nothing. Steps per second of the training loop,
-  checkpoints included.
+* *weight streaming against offload*: an example program in PyTorch. FSDP2 gathers the weights of a
+  block before it computes, and offloads them to memory. Both use all cores; waiting threads of
+  PyTorch sleep.
+* *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine. Its workers
+  read, shuffle and batch the data and stream it to a CS system, all on the same cores; the
+  contenders get their batches from memory at no cost. Steps per second of the training loop,
+  including checkpoints.
 * *input analysis*: the whole command `cs_input_analyzer` on an example program with its default
-  parameters. *Instrumented* is a copy of an analysis, which checks and reports its batches to a
-  process that watches over it; the *bare loop* only counts. They take turns at one iterator in one
-  process, as what autotune chooses differs between processes by more than that.
-* *input, slowest is*: pipelines in which one stage costs several times what the others do
-  (`benchmarks/input_pipelines.py`); what each tool names as the slowest, after how long, and what
-  it advises. Ours takes the function and measures layouts too. TensorFlow's profiler needs a loop
-  that reads, which here does nothing else; from its trace the page *input_pipeline_analyzer* is
-  made (package `xprof`, only if it is installed), and the operation with the largest self time is
-  taken; `Root` and `Prefetch` only wait. The profiler also sees a whole training with its device,
-  which this does not compare.
+  parameters. *Instrumented* is a copy of an analysis, which checks its batches and reports them to
+  a monitoring process; the *bare loop* only counts. Both read one iterator in turns in one process,
+  because the choices of autotune differ between processes by more than the effect.
+* *input, slowest is*: pipelines in which one stage costs several times as much as the others
+  (`benchmarks/input_pipelines.py`): the stage that each tool names as the slowest, the time until
+  it does, and its advice. Ours takes the function and measures layouts too. TensorFlow's profiler
+  needs a loop that reads, which here does nothing else. The page *input_pipeline_analyzer* is made
+  from its trace (package `xprof`, only if it is installed), and the operation with the largest self
+  time is taken; `Root` and `Prefetch` only wait. The profiler also covers a whole training run with
+  its device, which is not compared here.
 """
 
 

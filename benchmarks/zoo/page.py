@@ -22,32 +22,32 @@ _WAYS = {
 TEXT = """# Models of libraries
 
 `make zoo` trains the architectures of three libraries on a simulated CS system, compares each with
-its own framework, and writes this page. Results are kept in `docs/models.jsonl`: a run does what
-has none there, may be stopped with Ctrl-C, and continues when it is started again. `make zoo
-ZOO="bert t5*"` runs some of them again, `make zoo ZOO=--fresh` forgets all results and starts over,
-`make zoo ZOO=--help` lists other choices.
+its own framework, and writes this page. Results are kept in `docs/models.jsonl`: a run trains the
+architectures without a result, can be stopped with Ctrl-C, and continues when it is started again.
+`make zoo ZOO="bert t5*"` repeats some of them, `make zoo ZOO=--fresh` deletes all results and
+starts from the beginning, `make zoo ZOO=--help` lists other options.
 
-* **Architectures**: every type of model of transformers with a head that has a loss, or its base
-  model where it has none; one variant of each family of timm, which is a module and the first word
-  of a name; every class of `keras.applications`.
-* **Tiny models**: `benchmarks/zoo/tiny.py` shrinks a configuration by the names of its fields, to
+* **Architectures**: every model type of transformers, with a head that has a loss, or its base
+  model if there is none; one variant of each family of timm (a module and the first word of a
+  name); every class of `keras.applications`.
+* **Tiny models**: `benchmarks/zoo/tiny.py` reduces the fields of a configuration by their names, to
   widths of 16 to 128, two layers or one of each type, 128 tokens and images of 32 to 128 pixels.
   Dropout is off, because two frameworks draw different random numbers.
-* **Training**: five steps of gradient descent with momentum on random batches, with padded samples.
-  The loss is the model's own where it takes labels of the shape of its logits, else the mean square
-  of its outputs. The framework starts from the same weights, on a CPU. A model that draws random
-  numbers or overflows in training mode, or where rounding changes updates by over 2 %, as where few
-  values are normalized, is trained in evaluation mode, in Keras with fixed statistics of batch
-  normalization.
+* **Training**: five steps of gradient descent with momentum on random batches with padded samples.
+  The loss is the model's own if it accepts labels of the shape of its logits, else the mean square
+  of its outputs. The framework starts from the same weights, on a CPU. Some models are trained in
+  evaluation mode, in Keras with fixed statistics of batch normalization: those that draw random
+  numbers or overflow in training mode, and those where rounding changes updates by more than 2 %,
+  for example because few values are normalized.
 * **Losses** is the largest relative difference of the loss of a step. **Updates** is the largest
-  relative difference of what the steps have added to a tensor. Losses up to 1e-3 and updates up to
-  2e-2 are *ok*, and more where ten times the effect of rounding exceeds that: of one bit more in
-  each weight, or of float32 in place of float64 in the framework.
+  relative difference of the total change of a tensor. A result is *ok* with losses up to 1e-3 and
+  updates up to 2e-2, or up to ten times the effect of rounding if that is larger: of one bit in
+  each weight, or of float32 instead of float64 in the framework.
 * **Compile** is CPU seconds of the program for tracing, compiling and five steps, without those of
   the CS system. The speeds of the machines that measured them differ by a factor of 2.5.
 * *Checked* means that the step was traced and imported, but did not run.
-* *Refused* is a message of ours, *crashed* any other error. *Skipped* are architectures without a
-  tiny model that their own framework trains; shares do not count them.
+* *Refused* is an error message of the toolkit, *crashed* any other error. *Skipped* architectures
+  have no tiny model that their own framework can train; shares do not include them.
 * Every tenth architecture has rows for weight streaming and for a job with two workers.
 
 Packages: {packages}.

@@ -105,7 +105,7 @@ def test_directories_of_the_site_and_of_the_user_take_the_place_of_empty_ones(
     assert run("csrun_cpu", "ls", str(outside_tmp)).returncode != 0
 
 
-def test_a_directory_without_a_place_is_refused_with_what_to_do(run: Run) -> None:
+def test_an_invalid_directory_is_refused_with_advice(run: Run) -> None:
     result = run("csrun_cpu", "--mount-dirs=/usr/share", "true")
     assert result.returncode == 2
     assert "has no directory '/usr/share', and no empty one above it" in result.stderr

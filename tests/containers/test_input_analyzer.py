@@ -26,7 +26,7 @@ export_input(InputProgram("tensorflow", train_input, lambda shard: None, train_i
 Run = Callable[..., CompletedProcess[str]]
 
 
-def test_it_reads_what_is_mounted_and_nothing_is_left(
+def test_an_analysis_in_a_container_reads_mounted_files_and_leaves_nothing(
     run: Run, frame: tuple[Path, str], python: str, outside_tmp: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run.py").write_text(PROGRAM)

@@ -75,7 +75,7 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(cluster: Any, run: Any,
     assert "Submitted" not in job.stdout
 
 
-def test_a_waiting_job_says_place_reason_and_holder_and_can_be_cancelled(
+def test_a_waiting_job_shows_place_reason_and_holder_and_can_be_cancelled(
     cluster: Any, start: Any, csrun: Any, home: dict[str, str], wait: Any
 ) -> None:
     flags = ("--use-sbatch", "--no-follow", "--total-nodes=1", "--tasks-per-node=2")
@@ -143,7 +143,7 @@ def test_a_checkpoint_before_the_end_puts_the_job_back_into_the_queue(
     assert (tmp_path / "logs" / "chief-0.log").read_text() == "begun\nsaved, requeue=1\non from 34\n"
 
 
-def test_a_job_whose_node_is_lost_goes_on_on_another_one(
+def test_a_job_whose_node_is_lost_continues_on_another_one(
     make_cluster: Any, start: Any, tmp_path: Path, home: dict[str, str]
 ) -> None:
     cluster = make_cluster()
@@ -182,7 +182,7 @@ def test_a_job_whose_node_is_lost_goes_on_on_another_one(
         (["--use-sbatch", "--warn-before=-1"], 2, "--warn-before: got '-1'"),
     ],
 )
-def test_what_cannot_be_submitted_is_refused_and_leaves_no_job(
+def test_jobs_that_cannot_be_submitted_are_refused_and_leave_nothing(
     cluster: Any, run: Any, words: list[str], code: int, message: str
 ) -> None:
     job = run(cluster, *words, "true")

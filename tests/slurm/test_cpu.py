@@ -42,7 +42,7 @@ def test_it_runs_on_a_node_with_its_arguments_and_code(cluster: Any, run: Any, t
     assert json.loads(job.stdout) == ["cs-node1", str(folder), list(STRANGE)]
 
 
-def test_the_node_of_the_system_is_left_alone(cluster: Any, run: Any) -> None:
+def test_the_node_of_the_system_gets_no_task(cluster: Any, run: Any) -> None:
     node = {"GRES_NODE": "cs-node1"}
     show = ("sh", "-c", "echo $SLURMD_NODENAME")
     assert run(cluster, *show, program="csrun_cpu", env=node).stdout == "cs-node2\n"
@@ -143,7 +143,7 @@ def test_a_terminal_that_is_closed_hangs_up(cluster: Any, tmp_path: Path) -> Non
     assert (tmp_path / "hung-up").exists()
 
 
-def test_what_cannot_run_is_refused(cluster: Any, run: Any) -> None:
+def test_layouts_that_cannot_run_are_refused(cluster: Any, run: Any) -> None:
     job = run(cluster, LAUNCHER, "pyhton", program="csrun_cpu")
     assert job.process.returncode == 127
     assert "command not found: 'pyhton'" in job.stderr

@@ -66,7 +66,7 @@ def test_a_node_that_is_down_is_noted(make_cluster: Any, doctor: Any, wait: Any)
     assert "cs-node[1-3] connected back" in job.stdout
 
 
-def test_without_a_controller_it_says_so(make_cluster: Any, doctor: Any) -> None:
+def test_a_missing_controller_is_reported(make_cluster: Any, doctor: Any) -> None:
     cluster = make_cluster()
     cluster.kill_daemon("slurmctld")
     job = doctor(cluster, GRES_RESOURCE="cs:1")
@@ -75,7 +75,7 @@ def test_without_a_controller_it_says_so(make_cluster: Any, doctor: Any) -> None
     assert "running slurmctld" in job.stdout
 
 
-def test_a_site_file_with_faults_fails_line_by_line(cluster: Any, doctor: Any, tmp_path: Any) -> None:
+def test_a_site_file_with_errors_fails_line_by_line(cluster: Any, doctor: Any, tmp_path: Any) -> None:
     (tmp_path / "site.yaml").write_text("launcher: cloud\ndef_nodes: 0\ncolour: red\n")
     job = doctor(cluster, CSRUN_SITE_CONFIG=str(tmp_path / "site.yaml"))
     assert job.process.returncode == 1
@@ -94,7 +94,7 @@ def test_a_container_is_tried_on_a_node(cluster: Any, doctor: Any) -> None:
     assert "note  container        not checked" in doctor(cluster, "--no-probe", **site).stdout
 
 
-def test_a_drained_node_of_the_system_is_told_with_the_administrators_reason(
+def test_a_drained_node_of_the_system_is_reported_with_the_administrators_reason(
     cluster: Any, doctor: Any
 ) -> None:
     cluster.run("scontrol", "update", "nodename=cs-node1", "state=drain", "reason=power supply of ada")

@@ -253,7 +253,7 @@ def test_without_a_controller_the_reason_is_said(make_cluster: Any, run: Any) ->
     assert "the Slurm controller does not answer" in job.stderr
 
 
-def test_a_waiting_job_that_is_cancelled_says_so(cluster: Any, start: Any, wait: Any) -> None:
+def test_a_waiting_job_that_is_cancelled_reports_it(cluster: Any, start: Any, wait: Any) -> None:
     first = start(cluster, "--total-nodes=4", "--tasks-per-node=1", "sh", "-c", HANG)
     first.wait_for(*ready(4))
     second = start(cluster, "--total-nodes=2", "--tasks-per-node=1", "sh", "-c", HANG)

@@ -44,7 +44,7 @@ def program(tmp_path: Path) -> Path:
     return tmp_path / "run.py"
 
 
-def test_on_a_whole_node_of_its_own_and_an_error_names_that(cluster: Any, run: Any, program: Path) -> None:
+def test_an_error_names_the_node_of_the_analysis(cluster: Any, run: Any, program: Path) -> None:
     job = run(cluster, "--launcher=slurm", "--json=a.json", "python", "run.py", program=ANALYZER, env=SITE)
     assert job.process.returncode == 1, job.shown()
     assert "the input function raised FileNotFoundError on cs-node2:\n" in job.stderr
@@ -66,7 +66,9 @@ def test_in_a_batch_script_where_that_runs(cluster: Any, wait: Any, program: Pat
     wait(lambda: said.exists() and "FileNotFoundError on cs-node3" in said.read_text())
 
 
-def test_copies_find_what_slurm_tells_the_tasks_of_a_job(cluster: Any, run: Any, tmp_path: Path) -> None:
+def test_copies_find_the_variables_of_the_tasks_of_a_slurm_job(
+    cluster: Any, run: Any, tmp_path: Path
+) -> None:
     shown = "env | grep ^SLURM_ > {}"
     flags = ("--launcher=slurm", "--nodes=1", "--tasks-per-node=3", "--cpus-per-task=1")
     job = run(cluster, *flags, "sh", "-c", shown.format(f"{tmp_path}/rank$CSRUN_RANK"))
@@ -85,7 +87,7 @@ def test_copies_find_what_slurm_tells_the_tasks_of_a_job(cluster: Any, run: Any,
     assert step_variables({}, 1, 3) == {}
 
 
-def test_what_slurm_refuses(cluster: Any, run: Any, program: Path) -> None:
+def test_an_unknown_partition_is_refused(cluster: Any, run: Any, program: Path) -> None:
     flags = ("--launcher=slurm", "--partition=gpu")
     job = run(cluster, *flags, "python", "run.py", program=ANALYZER)
     assert job.process.returncode == 2, job.shown()

@@ -79,7 +79,7 @@ def test_layouts_on_nodes_of_its_own(
         (("--cyclic",), [1, 2, 3, 4, 2, 3, 4]),
     ],
 )
-def test_inside_a_plain_allocation_the_tasks_go_where_the_layout_says(
+def test_inside_a_plain_allocation_the_tasks_follow_the_layout(
     cluster: Any, run: Any, flags: tuple[str, ...], expected: list[int]
 ) -> None:
     """All nodes of the allocation are taken, though the site's default is one."""
@@ -168,7 +168,7 @@ def test_more_nodes_than_the_allocation_has(cluster: Any, run: Any) -> None:
         (("--dependency=after the rain",), "the dependency cannot be used"),
     ],
 )
-def test_what_can_never_run_is_refused_before_it_waits(
+def test_impossible_jobs_are_refused_before_they_wait(
     cluster: Any, run: Any, flags: tuple[str, ...], text: str
 ) -> None:
     job = run(cluster, *flags, "true")
@@ -189,7 +189,7 @@ def test_more_of_a_resource_than_there_is_is_refused(cluster: Any, run: Any) -> 
     assert "no nodes of this cluster can ever provide that" in job.stderr
 
 
-def test_a_licence_stands_for_the_system(cluster: Any, run: Any) -> None:
+def test_a_license_means_the_system(cluster: Any, run: Any) -> None:
     licence = {"GRES_RESOURCE": "", "CSRUN_LICENCE": "cs:1"}
     job = run(cluster, "--total-nodes=2", "--tasks-per-node=1", "python", "-c", SHOW, env=licence)
     assert len(nodes(job)) == 2

@@ -25,7 +25,7 @@ def limited(slurm_programs: None) -> Any:
         ((), {"GRES_NODE": "cs-node9"}, "there is no node 'cs-node9'"),
     ],
 )
-def test_what_would_wait_for_ever_is_refused(
+def test_jobs_that_could_never_start_are_refused(
     limited: Any, run: Any, program: str, words: tuple[str, ...], variables: dict[str, str], message: str
 ) -> None:
     one = {"DEF_NODES": "1", "DEF_TASKS": "1"}
@@ -35,7 +35,7 @@ def test_what_would_wait_for_ever_is_refused(
     assert limited.jobs() == []
 
 
-def test_what_a_partition_allows_runs(limited: Any, run: Any) -> None:
+def test_a_job_within_the_limits_of_a_partition_runs(limited: Any, run: Any) -> None:
     words = ("--time=5", "--partition=short,all", "--total-nodes=1", "--tasks-per-node=1")
     assert run(limited, *words, "true").process.returncode == 0
 

@@ -146,7 +146,7 @@ def test_a_command_that_a_node_cannot_execute(cluster: Any, run: Any, tmp_path: 
     assert "csrun_wse: cs-node" in job.stderr
 
 
-def test_signals_for_checkpoints_reach_those_who_ask_for_them(
+def test_signals_for_checkpoints_reach_programs_that_ask_for_them(
     cluster: Any, start: Any, wait: Any, tmp_path: Path
 ) -> None:
     """SIGUSR1 would end a shell without a trap; the program below gets it, also one that starts later."""
@@ -166,7 +166,7 @@ def test_signals_for_checkpoints_reach_those_who_ask_for_them(
     assert job.end() == 143
 
 
-def test_who_knows_no_token_gets_nothing(cluster: Any, start: Any, tmp_path: Path) -> None:
+def test_a_peer_without_a_token_gets_nothing(cluster: Any, start: Any, tmp_path: Path) -> None:
     """A stranger on the launcher's port is sent away, and the job does not notice."""
     pause = 'echo "ready $CSRUN_RANK"; until [ -e go ]; do sleep 0.05; done'
     job = start(cluster, "--total-nodes=1", "--tasks-per-node=1", "sh", "-c", pause)
@@ -181,7 +181,7 @@ def test_who_knows_no_token_gets_nothing(cluster: Any, start: Any, tmp_path: Pat
     assert job.end() == 0, job.shown()
 
 
-def test_the_limit_of_open_files_is_raised_for_the_launcher_alone(cluster: Any, run: Any) -> None:
+def test_the_limit_of_open_files_is_raised_only_for_the_launcher(cluster: Any, run: Any) -> None:
     limited = ("sh", "-c", 'ulimit -Sn 40; exec "$@"', "sh")
     job = run(cluster, "--total-nodes=1", "--tasks-per-node=4", "sh", "-c", "ulimit -n", before=limited)
     assert job.process.returncode == 0, job.shown()

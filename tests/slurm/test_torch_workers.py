@@ -11,7 +11,7 @@ from tests.systems import running_system
 PROGRAM = Path(__file__).parents[1] / "clients" / "cstorch" / "programs" / "digits.py"
 
 
-def test_a_program_that_was_started_alone_has_its_workers_on_a_node(
+def test_a_program_without_a_launcher_has_its_workers_on_a_node(
     cluster: Any, run: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "system").mkdir()

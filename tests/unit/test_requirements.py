@@ -115,6 +115,6 @@ def test_nothing_is_asked_for_that_is_not_imported(imports: dict[str, dict[str, 
         assert not REQUIRED[extra] - used[extra] - set(NOT_IMPORTED), extra
 
 
-def test_a_missing_module_is_told_with_the_extra_that_brings_it() -> None:
+def test_a_missing_module_is_reported_with_the_extra_that_installs_it() -> None:
     for module, extra in FRONT_ENDS.items():
         assert {one for one in AREAS if REQUIRED[one] & having(module)} == {extra}, module

@@ -66,7 +66,7 @@ def test_it_trains_and_evaluates_on_the_system_and_on_this_cpu(logs: dict[str, s
     assert losses["weight_streaming"] == pytest.approx(losses["CPU"], abs=2e-4)
 
 
-def test_without_a_system_it_says_what_is_missing(logs: dict[str, str]) -> None:
+def test_a_missing_system_is_reported(logs: dict[str, str]) -> None:
     assert (
         "no CS system is known, expected the mgmt_address IP:PORT of the CSConfig, or CS_IP"
         in logs["without"]

@@ -66,7 +66,7 @@ def told(
     return {name: log["chief-0"].splitlines() for name, log in logs.items()}
 
 
-def test_all_names_are_there_as_programs_use_them(told: dict[str, list[str]]) -> None:
+def test_all_names_exist_as_programs_use_them(told: dict[str, list[str]]) -> None:
     assert told["names"][-1] == "Keras tf_keras python"
     assert len([line for line in told["names"] if line.startswith("check_")]) == 6
 
@@ -231,7 +231,7 @@ def test_the_appliance_has_two_names(command: Command) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_the_wrapper_by_itself_says_what_it_needs() -> None:
+def test_the_wrapper_by_itself_lists_its_requirements() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CSRUN_PYTHON"}
     result = subprocess.run(
         [BIN / "python", "-c", ""], env=environment, capture_output=True, text=True, check=False
@@ -270,7 +270,7 @@ def test_tensorflow_programs_find_no_sparsifier_to_choose(command: Command) -> N
     assert "got the sparsifier 'topk', expected none: train without sparsity" in ended.stderr
 
 
-def test_python_pt_has_the_names_of_pytorch_programs_beside_the_others(command: Command) -> None:
+def test_python_pt_has_the_names_of_pytorch_programs_in_addition_to_the_others(command: Command) -> None:
     code = (
         "import importlib.util as u; import cerebras.framework.torch.core.cb_model as cm, cerebras.pb, sys; "
         "from torch_xla.utils.utils import SampleGenerator; "

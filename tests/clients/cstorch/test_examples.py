@@ -59,7 +59,7 @@ def run_example(
         pytest.param("bert", 200, 3.0, 0.25, marks=pytest.mark.soak),
     ],
 )
-def test_it_learns_what_it_is_said_to(
+def test_the_example_reaches_its_loss_and_accuracy(
     name: str, steps: int, loss: float, accuracy: float | None, run_example: Example, tmp_path: Path
 ) -> None:
     """The loss of an evaluation on other data, and the share of what was told right."""

@@ -60,7 +60,7 @@ def wait_for(found: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:
     wait_until(is_found, timeout_s=LIMIT_S)
 
 
-def test_a_program_alone_has_a_system_of_its_own_and_leaves_its_files(
+def test_a_program_without_a_launcher_has_its_own_system_and_leaves_its_files(
     alone: tuple[Results, str, Path],
 ) -> None:
     found, output, folder = alone
@@ -174,7 +174,7 @@ for batch in cstorch.utils.data.DataLoader(batches, num_steps=3):
 """
 
 
-def test_own_workers_import_what_the_program_imports(system: RunningSystem, tmp_path: Path) -> None:
+def test_the_programs_own_workers_import_its_modules(system: RunningSystem, tmp_path: Path) -> None:
     """The launchers' interpreter gives the Model Zoo placeholders for packages that are missing."""
     (tmp_path / "modelzoo").mkdir()
     (tmp_path / "modelzoo" / "inputs.py").write_text(INPUT)

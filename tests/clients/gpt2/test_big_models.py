@@ -74,7 +74,7 @@ def test_weights_of_13_thousand_million_parameters_stream_without_being_asked_to
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_all_layers_of_13_thousand_million_parameters_at_once_do_not_fit(tmp_path: Path) -> None:
+def test_layers_of_13_thousand_million_parameters_do_not_fit_together(tmp_path: Path) -> None:
     params = tmp_path / "pipelined.yaml"
     params.write_text(GPT3.read_text() + "  execution: pipelined\n")
     code, errors, peak_gib = compile_only("gpt2", params, tmp_path / "gpt3")

@@ -263,7 +263,9 @@ def test_hooks_of_a_keras_model_look_at_what_its_step_logs(
         made.train(input_fn, steps=1, hooks=[other])
 
 
-def test_the_message_says_why_a_training_is_not_on_the_system(system: RunningSystem, tmp_path: Path) -> None:
+def test_the_message_gives_the_reason_that_a_run_is_not_on_the_system(
+    system: RunningSystem, tmp_path: Path
+) -> None:
     with pytest.raises(CallError, match="use_cs is False") as told:
         estimator(normalized_mlp(), tmp_path, system).train(input_fn, steps=1, use_cs=False)
     assert "cs_ip" not in str(told.value)

@@ -121,7 +121,7 @@ def assert_same_training(
     assert program.get_variable_value("global_step") == len(sums)
 
 
-def test_models_train_on_the_system_as_each_alone(
+def test_models_train_on_the_system_as_each_by_itself(
     system: RunningSystem, alone: dict[str, CerebrasEstimator], tmp_path: Path
 ) -> None:
     fusion = fusion_of()
@@ -145,7 +145,9 @@ def test_models_train_on_the_system_as_each_alone(
     np.testing.assert_allclose(predicted["right"], right, rtol=1e-4, atol=1e-5)
 
 
-def test_models_train_on_this_cpu_as_each_alone(alone: dict[str, CerebrasEstimator], tmp_path: Path) -> None:
+def test_models_train_on_this_cpu_as_each_by_itself(
+    alone: dict[str, CerebrasEstimator], tmp_path: Path
+) -> None:
     fusion = fusion_of()
     program = fused(tmp_path, fusion).train(fusion.input_fn, steps=STEPS)
     assert_same_training(program, alone, 1e-6)
@@ -153,7 +155,7 @@ def test_models_train_on_this_cpu_as_each_alone(alone: dict[str, CerebrasEstimat
         next(program.predict(fusion.input_fn))
 
 
-def test_models_go_on_from_checkpoints_of_their_own(
+def test_models_continue_from_their_own_checkpoints(
     alone: dict[str, CerebrasEstimator], tmp_path: Path
 ) -> None:
     """With the moments of the optimizer and the step of the learning rate; the other starts from step 0."""
@@ -197,7 +199,7 @@ def test_a_checkpoint_of_another_model_is_refused(
         fused(tmp_path, lacking).evaluate(lacking.input_fn)
 
 
-def test_what_the_stack_and_the_estimator_are_told() -> None:
+def test_options_of_the_stack_and_the_estimator_are_passed_on() -> None:
     fusion = fusion_of()
     assert fusion.params == PARAMS
     assert fusion.stack_params == {
@@ -280,7 +282,7 @@ def test_a_model_that_makes_no_step_is_refused(tmp_path: Path) -> None:
         fused(tmp_path, fusion).train(fusion.input_fn, steps=1)
 
 
-def test_metrics_in_a_training_are_refused_as_of_a_model_alone(tmp_path: Path) -> None:
+def test_metrics_in_a_training_step_are_refused_as_those_of_a_single_model(tmp_path: Path) -> None:
     def with_metrics(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
         spec = model_fn(features, labels, mode, params)
         return spec._replace(eval_metric_ops={"mean": v1.metrics.mean(spec.loss)})

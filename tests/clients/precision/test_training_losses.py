@@ -105,7 +105,9 @@ COMPUTED_IN_16_BITS = re.compile(
         ("fc_mnist", {}),
     ],
 )
-def test_what_is_in_sixteen_bits(program: Callable[..., Program], name: str, changes: Any) -> None:
+def test_mixed_precision_keeps_state_losses_and_sums_in_float32(
+    program: Callable[..., Program], name: str, changes: Any
+) -> None:
     traced = program(name, {"model": changes}, 1)
     module = traced.rewritten("cbfloat16")
     assert step_interface(module) == step_interface(traced.module)

@@ -51,7 +51,7 @@ def test_two_optimizers_that_both_count_steps_are_refused(system: RunningSystem,
     assert not list(tmp_path.glob("model.ckpt*"))
 
 
-def test_the_seed_reaches_keras_layers_and_leaves_pythons_generator_alone(
+def test_the_seed_reaches_keras_layers_and_not_pythons_generator(
     system: RunningSystem, tmp_path: Path
 ) -> None:
     def keras_layers(features: Any) -> Any:
@@ -135,7 +135,7 @@ def test_an_unknown_field_of_the_configuration_is_wrong_use() -> None:
     assert caught.value.exit_code == 2  # type: ignore[attr-defined]
 
 
-def test_double_precision_input_says_what_to_cast(system: RunningSystem, tmp_path: Path) -> None:
+def test_double_precision_input_is_refused_with_a_cast(system: RunningSystem, tmp_path: Path) -> None:
     def doubles() -> tf.data.Dataset:
         records = (np.zeros((32, FEATURES)), np.zeros(32, np.int32))
         return tf.data.Dataset.from_tensor_slices(records).repeat().batch(BATCH, drop_remainder=True)

@@ -196,7 +196,7 @@ def test_trains_with_two_workers(trained: Workshop, family: str) -> None:
 
 
 @each_family(UNBROKEN, IN_ALL_MODES)
-def test_a_second_training_goes_on_from_the_checkpoint(resumed: Workshop, family: str) -> None:
+def test_a_second_training_continues_from_the_checkpoint(resumed: Workshop, family: str) -> None:
     before, after = (losses_of(resumed.logs[f"{family}_{name}"]) for name in ("train", "resume"))
     assert before[0][0] == 1
     assert (before[-1][0], after[0][0], after[-1][0]) == (STEPS, STEPS + 1, MORE_STEPS)
@@ -236,7 +236,7 @@ def losses_of(log: str) -> list[tuple[int, float]]:
 
 
 @each_family(BROKEN, IN_ALL_MODES)
-def test_goes_on_after_a_kill_as_if_there_had_been_none(
+def test_a_killed_run_resumes_as_if_it_had_never_stopped(
     resumed: Workshop, last_steps: dict[str, int], family: str
 ) -> None:
     step = last_steps[family]

@@ -88,7 +88,7 @@ def test_losses_and_weights_are_those_of_one_copy(
     assert rates[0] < rates[1] < 2 * rates[0]
 
 
-def test_a_training_goes_on_with_another_number_bit_for_bit(
+def test_a_training_continues_with_another_number_bit_for_bit(
     estimator_of: Callable[..., CerebrasEstimator], example: Example, tmp_path: Path
 ) -> None:
     with example("fc_mnist") as modules:
@@ -144,7 +144,7 @@ def test_the_flag_of_the_original_stack_takes_as_many_as_are_fastest(
         ({"num_replicas": 2, "execution": "weight_streaming"}, "num_replicas is 2 with execution"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(
+def test_impossible_layouts_are_refused_before_anything_starts(
     config: dict[str, Any],
     message: str,
     estimator_of: Callable[..., CerebrasEstimator],

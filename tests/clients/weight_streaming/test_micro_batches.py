@@ -112,7 +112,7 @@ def test_rows_of_tables_are_updated_as_with_the_whole_batch(name: str, trained: 
             np.testing.assert_allclose(state[key], value, rtol=1e-5, atol=2e-6, err_msg=key)
 
 
-def test_what_cannot_be_is_refused_before_anything_starts(trained: Callable[..., Any]) -> None:
+def test_impossible_layouts_are_refused_before_anything_starts(trained: Callable[..., Any]) -> None:
     with pytest.raises(CallError, match="micro_batch_size is 7, expected a divisor of the batch of 16"):
         trained("gpt2", "odd", {}, execution="weight_streaming", micro_batch_size=7)
     with pytest.raises(CallError, match="samples flow through the pipeline one by one"):

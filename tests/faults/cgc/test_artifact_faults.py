@@ -153,7 +153,7 @@ def test_a_manifest_that_is_no_object_is_refused(artifact, text):
         open_artifact(artifact.path)
 
 
-def test_what_is_no_artifact_is_refused(tmp_path):
+def test_folders_that_are_no_artifact_are_refused(tmp_path):
     with pytest.raises(CorruptArtifactError, match=r"manifest\.json: cannot be read: No such file"):
         open_artifact(tmp_path)
     (tmp_path / "file").touch()
@@ -229,7 +229,9 @@ def test_leftovers_of_other_artifacts_go_too_unless_someone_is_writing_them(tmp_
 @pytest.mark.parametrize(
     ("number", "message"), [(errno.ENOSPC, "No space left.*free some space"), (errno.EDQUOT, "quota")]
 )
-def test_a_full_disk_is_a_clear_error_and_leaves_what_was_there(artifact, monkeypatch, call, number, message):
+def test_a_full_disk_is_a_clear_error_and_keeps_the_previous_file(
+    artifact, monkeypatch, call, number, message
+):
     def full(*_arguments, **_options):
         raise OSError(number, os.strerror(number))
 
@@ -336,7 +338,7 @@ def holder(tmp_path):
         finish(process)
 
 
-def test_who_waits_is_told_for_whom_and_gets_the_lock_when_it_is_free(tmp_path, holder):
+def test_a_waiting_process_names_the_holder_and_gets_the_lock_when_it_is_free(tmp_path, holder):
     told = []
 
     def waiting(who):

@@ -75,7 +75,7 @@ def compile_again(tmp_path):
     return lambda **options: compile_step(module, tmp_path, CompileOptions(), fabric, **options)
 
 
-def test_tasks_that_compile_at_once_compile_once(compilers, tmp_path):
+def test_tasks_that_compile_simultaneously_compile_once(compilers, tmp_path):
     processes = compilers(3)
     for process in processes:
         process.stdin.write("go\n")
@@ -127,7 +127,7 @@ def test_an_artifact_of_another_version_is_compiled_again(compile_again, field, 
     assert str(value) in second.warnings[0]
 
 
-def test_a_new_version_of_the_compiler_says_what_made_the_artifact_that_is_there(compile_again, monkeypatch):
+def test_a_new_version_of_the_compiler_names_the_version_of_the_old_artifact(compile_again, monkeypatch):
     """The key names the version, so the older artifact lies beside the new one under another name."""
     with monkeypatch.context() as patch:
         patch.setattr("cgc.artifact.tool_version", lambda: "cgc-00000000000older")
@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_written_is_noticed_before_compiling(tmp_path):
     assert stages == []
 
 
-def test_waiting_for_another_compiler_tells_whom_and_ends(compilers, compile_again, tmp_path):
+def test_waiting_for_another_compiler_names_it_and_ends(compilers, compile_again, tmp_path):
     (process,) = compilers(1, "Matching kernels", "SIGSTOP")  # hangs while it holds the lock
     told = []
     process.stdin.write("go\n")

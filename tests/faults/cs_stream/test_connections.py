@@ -137,7 +137,7 @@ def test_a_worker_that_returns_after_the_end_of_the_run_learns_how_it_ended(
         assert following.stats().workers[0].connects == 0
 
 
-def test_a_second_process_with_the_same_index_takes_over_and_the_first_says_so() -> None:
+def test_a_second_process_with_the_same_index_takes_over_and_the_first_reports_it() -> None:
     gate = Gate(before=3, count=6)
     with Loopback() as run:
         future = run.start(run.sender(0), gate)

@@ -33,7 +33,7 @@ def test_half_a_frame_is_received_again(sent_bytes: int) -> None:
         assert sender.result(timeout=60).batches == 3
 
 
-def test_a_successor_overwrites_what_its_predecessor_is_still_sending() -> None:
+def test_a_successor_overwrites_the_data_that_its_predecessor_is_still_sending() -> None:
     """The old connection is alive, in the middle of a frame, when the new one takes its slot."""
     with Loopback(layout=LARGE) as run, run.raw_worker(0) as old:
         old.join()
@@ -49,7 +49,7 @@ def test_a_successor_overwrites_what_its_predecessor_is_still_sending() -> None:
                 old.read_frame()
 
 
-def test_a_system_that_says_nothing_for_the_liveness_time_is_connected_again() -> None:
+def test_a_system_that_is_silent_for_the_liveness_time_is_reconnected() -> None:
     with Loopback() as run, socket.create_server(("127.0.0.1", 0)) as listener:
         sender = run.sender(0, listener.getsockname())
         run.start(sender, numbered_input(SMALL, 0, 1, 5))
@@ -185,7 +185,7 @@ def test_signs_of_life_are_answered_between_batches() -> None:
         assert worker.read_frame().header.type is FrameType.CREDIT
 
 
-def test_a_worker_that_says_nothing_for_the_liveness_time_is_lost() -> None:
+def test_a_worker_that_is_silent_for_the_liveness_time_is_lost() -> None:
     with Loopback(liveness_s=0.2, reconnect_s=0.0) as run, run.raw_worker(0) as worker:
         worker.join()
         with pytest.raises(WorkerLostError, match="nothing was heard within the time limit"):

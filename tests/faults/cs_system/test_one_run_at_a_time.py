@@ -62,7 +62,7 @@ def chief(system, helpers):
         process.stdin.close()
 
 
-def test_a_second_job_is_told_who_holds_the_system(system, client, helpers):
+def test_a_second_job_learns_who_holds_the_system(system, client, helpers):
     with (
         client.reserve("first-job", helpers.token),
         SystemClient(parse_address(system.address)) as other,
@@ -176,7 +176,7 @@ def test_calls_after_the_end_say_why(client, linear, helpers):
         reservation.load(linear.artifact)
 
 
-def test_a_failing_chief_tells_its_workers_why(system, client, linear, workers, helpers):
+def test_a_failing_chief_reports_the_reason_to_its_workers(system, client, linear, workers, helpers):
     def fail():
         with client.reserve("job", helpers.token) as reservation:
             reservation.load(linear.artifact)

@@ -37,7 +37,7 @@ def cpu_s(pid):
     return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
-def test_ready_file_tells_where_and_who(own_system, tmp_path):
+def test_the_ready_file_has_addresses_and_process(own_system, tmp_path):
     content = json.loads((tmp_path / "ready.json").read_text())
     assert content["address"] == own_system.address
     assert content["data_address"] == own_system.data_address
@@ -58,7 +58,7 @@ def test_a_signal_ends_an_idle_system(own_system, tmp_path, number, code):
             pass
 
 
-def test_sigterm_in_a_run_tells_chief_workers_and_waiting_jobs(own_system, linear, workers, helpers):
+def test_sigterm_in_a_run_is_reported_to_chief_workers_and_waiting_jobs(own_system, linear, workers, helpers):
     workers.address = own_system.address
     address = parse_address(own_system.address)
     queue = []
@@ -189,7 +189,7 @@ def test_a_data_port_in_use(own_system):
         (["--prot=1"], 2, "No such option"),
     ],
 )
-def test_bad_flags_say_what_is_wrong(flags, code, text):
+def test_bad_flags_are_explained(flags, code, text):
     done = cs_system("serve", "--port=0", "--cache-size=0", *flags)
     assert (done.returncode, text in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr

@@ -76,7 +76,7 @@ def test_grouping_of_steps_does_not_change_a_bit(loaded, workers, linear, helper
         np.testing.assert_array_equal(value, expected_state[name])
 
 
-def test_a_resumed_run_goes_on_with_the_next_batch(loaded, workers, linear, helpers, client):
+def test_a_resumed_run_continues_with_the_next_batch(loaded, workers, linear, helpers, client):
     loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2) for w in range(2)])
     assert positions(loaded.run_steps(7)) == list(range(7))
@@ -109,7 +109,7 @@ def test_leaving_the_outputs_early_stops_the_steps(loaded, workers, linear, help
     assert positions(loaded.run_steps(3)) == [step, step + 1, step + 2]
 
 
-def test_paused_steps_end_early_and_go_on_without_a_gap(loaded, workers, linear, helpers):
+def test_paused_steps_end_early_and_continue_without_a_gap(loaded, workers, linear, helpers):
     loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2) for w in range(2)])
     loaded.pause_steps()  # nothing runs: nothing to pause
@@ -125,7 +125,7 @@ def test_paused_steps_end_early_and_go_on_without_a_gap(loaded, workers, linear,
     assert seen + positions(loaded.run_steps(5)) == list(range(len(seen) + 5))
 
 
-def test_steps_can_follow_abandoned_ones_at_once(loaded, workers, linear, helpers):
+def test_steps_can_follow_abandoned_ones_immediately(loaded, workers, linear, helpers):
     loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2) for w in range(2)])
     for _ in range(5):
@@ -172,7 +172,7 @@ def test_state_larger_than_a_message_travels_in_parts(reservation, helpers, tmp_
         np.testing.assert_array_equal(array, state[name])
 
 
-def test_state_larger_than_the_server_takes_at_once(reservation, helpers, tmp_path, monkeypatch):
+def test_state_larger_than_one_message_is_transferred(reservation, helpers, tmp_path, monkeypatch):
     text, rows, columns = helpers.linear_text, 4100, 4200  # 69 MB, which come last
     for old, new in {
         "<8xf32": f"<{8 * columns}xf32",
@@ -346,7 +346,7 @@ def test_states_of_the_system_during_a_run(client, system, linear, workers, help
     assert client.info().run is None
 
 
-def test_what_a_system_tells_about_itself(client, system):
+def test_a_system_describes_itself(client, system):
     info = client.info()
     assert info.fabric == "cs2"
     assert info.address == system.address

@@ -145,7 +145,7 @@ def waits_for_worker_1(info):
     return info.state == "WAITING FOR INPUT" and info.run.waiting_for == (1,)
 
 
-def test_a_worker_with_another_input_ends_the_wait_of_both_at_once(system, loaded, helpers):
+def test_a_worker_with_another_input_ends_the_wait_of_both_immediately(system, loaded, helpers):
     chief = InputIdentity(1, {"mode": "train", "tensor 0": "features float32[8, 4]"})
     other = InputIdentity(1, {"mode": "train", "tensor 0": "features float32[16, 4]"})
     loaded.open_input(2, chief, 0)

@@ -160,7 +160,7 @@ def test_a_task_from_start_to_end(launch: Callable[..., Launcher]) -> None:
     assert (record["exit_code"], record["signal"], record["reason"]) == (7, None, "exited")
 
 
-def test_who_does_not_know_the_token_has_nothing_run(launch: Callable[..., Launcher]) -> None:
+def test_nothing_runs_without_the_token(launch: Callable[..., Launcher]) -> None:
     launcher = launch()
     launcher.start("touch", "hacked", token="another token")
     assert launcher.end() == 1
@@ -232,7 +232,7 @@ def test_a_slow_terminal_slows_the_task_and_nothing_is_lost(launch: Callable[...
         (("true",), {"log": "/dev/null/task.log"}, 1, "node7: cannot write the log /dev/null/task.log"),
     ],
 )
-def test_what_cannot_be_started_is_said(
+def test_commands_that_cannot_be_started_are_refused_with_the_reason(
     launch: Callable[..., Launcher], command: tuple[str, ...], changes: dict[str, str], code: int, text: str
 ) -> None:
     launcher = launch()
@@ -245,7 +245,7 @@ def test_what_cannot_be_started_is_said(
     assert str(launcher.record()["reason"]).startswith("not started: ")
 
 
-def test_slurm_s_signal_is_told_and_obeyed(launch: Callable[..., Launcher]) -> None:
+def test_slurms_signal_is_reported_and_obeyed(launch: Callable[..., Launcher]) -> None:
     launcher = launch()
     launcher.start("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     launcher.wait_for(Output)

@@ -115,7 +115,7 @@ def test_a_signal_to_the_launcher_ends_the_whole_tree(start: Any, signum: int, c
     assert not job.left()
 
 
-def test_the_second_ctrl_c_kills_at_once(start: Any) -> None:
+def test_the_second_ctrl_c_kills_immediately(start: Any) -> None:
     job = start("--tasks-per-node=2", "--grace-period=1000", "sh", "-c", DEAF)
     job.wait_for_lines(*ready(0, 1))
     job.signal(signal.SIGINT)
@@ -209,7 +209,7 @@ def test_a_system_that_goes_away_ends_the_job(start: Any) -> None:
     assert not job.left()
 
 
-def test_signals_for_checkpoints_reach_those_who_ask_for_them(start: Any) -> None:
+def test_signals_for_checkpoints_reach_programs_that_ask_for_them(start: Any) -> None:
     program = (
         "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: print('checkpoint', flush=True)); "
         "print('ready', flush=True); time.sleep(1000)"

@@ -42,7 +42,7 @@ def test_a_line_without_end_and_binary_data_arrive(start: Any, tmp_path: Path) -
     assert all(line.startswith("chief | ") for line in shown.splitlines())
 
 
-def test_when_nobody_reads_any_more_the_job_goes_on_in_its_logs(start: Any, tmp_path: Path) -> None:
+def test_when_nobody_reads_any_more_the_job_continues_in_its_logs(start: Any, tmp_path: Path) -> None:
     job = start(
         "--tasks-per-node=2", "sh", "-c", "echo first; until [ -e go ]; do sleep 0.02; done; seq 1000"
     )
@@ -55,7 +55,7 @@ def test_when_nobody_reads_any_more_the_job_goes_on_in_its_logs(start: Any, tmp_
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_reader_that_stands_still_does_not_keep_the_job_from_ending(start: Any, signum: int) -> None:
+def test_a_hanging_reader_does_not_keep_the_job_from_ending(start: Any, signum: int) -> None:
     job = start("--tasks-per-node=2", "--grace-period=5", sys.executable, "-I", "-S", "-c", FOREVER)
     job.process.stdout.readline()  # and no more: pipe and backlog fill up
     log = job.stderr_path.parent / "logs" / "chief-0.log"

@@ -128,7 +128,7 @@ def train_input(shard):
     assert "--memory allows 0.4 GiB" in text
 
 
-def test_an_input_that_says_itself_that_it_has_no_memory(tmp_path: Path) -> None:
+def test_an_input_that_declares_itself_stateless(tmp_path: Path) -> None:
     code, text = analyze(
         tmp_path,
         """
@@ -157,7 +157,7 @@ def train_input(shard):
     )
 
 
-def test_a_program_that_is_ended_by_a_fault_of_its_own_is_shown_where_it_was(tmp_path: Path) -> None:
+def test_a_crashed_program_shows_where_it_was(tmp_path: Path) -> None:
     code, text = analyze(
         tmp_path,
         """
@@ -206,7 +206,7 @@ def test_a_program_that_fails_before_its_input_passes_its_exit_code_on(tmp_path:
     assert "bad flag" in text
 
 
-def test_a_program_that_ends_in_its_input_says_so(tmp_path: Path) -> None:
+def test_a_program_that_ends_in_its_input_reports_it(tmp_path: Path) -> None:
     code, text = analyze(
         tmp_path,
         """

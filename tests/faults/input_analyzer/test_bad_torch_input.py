@@ -42,7 +42,7 @@ def analyze(tmp_path: Path, source: str, *flags: str) -> tuple[int, str]:
     return analysis_of(tmp_path, *flags, "data.py:train_input")
 
 
-def test_an_error_in_a_worker_process_shows_the_users_traceback_alone(tmp_path: Path) -> None:
+def test_an_error_in_a_worker_process_shows_only_the_users_traceback(tmp_path: Path) -> None:
     code, text = analyze(
         tmp_path,
         """
@@ -153,7 +153,7 @@ def test_loaders_that_cannot_be_used(tmp_path: Path, source: str, code: int, sai
     assert said in text
 
 
-def test_ctrl_c_leaves_no_worker_process_behind(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_worker_process(tmp_path: Path) -> None:
     (tmp_path / "data.py").write_text(
         HEAD
         + "\ndef train_input():\n"

@@ -71,7 +71,7 @@ def places(system: RunningSystem) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("place", ["cs", "cpu"])
-def test_a_request_writes_a_checkpoint_and_the_training_goes_on(
+def test_a_request_writes_a_checkpoint_and_the_training_continues(
     system: RunningSystem, start: Start, tmp_path: Path, place: str
 ) -> None:
     training = start(places(system)[place], "m", 1_000_000, FAULT="slow", SAVE_EVERY="500000")

@@ -25,7 +25,7 @@ time.sleep(600)
 """
 
 
-def test_a_program_that_is_killed_leaves_no_system_behind(tmp_path: Path) -> None:
+def test_a_program_that_is_killed_leaves_no_system(tmp_path: Path) -> None:
     root = Path(embedded_system.__file__).parents[1]
     environment = {"PYTHONPATH": str(root), "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(
@@ -51,7 +51,9 @@ def is_listened_on(address: SystemAddress) -> bool:
     return True
 
 
-def test_a_system_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_start_gives_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     system = embedded_system.EmbeddedSystem(tmp_path / "logs" / "system.log")

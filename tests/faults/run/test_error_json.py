@@ -104,7 +104,7 @@ def test_double_precision(failure: Callable[..., Report]) -> None:
     assert "tf.cast(x, tf.float32)" in fault["what_to_do"]
 
 
-def test_what_is_wrong_behind_an_unknown_operation_is_told_at_once(failure: Callable[..., Report]) -> None:
+def test_errors_after_an_unknown_operation_are_reported_together(failure: Callable[..., Report]) -> None:
     def two_faults(logits: Any) -> Any:
         strange = tf.raw_ops.Dawsn(x=logits, name="strange")
         return tf.cast(2.0 * tf.cast(strange, tf.float64, name="wide"), tf.float32)
@@ -207,7 +207,7 @@ def test_an_error_of_the_model_function(tmp_path: Path) -> None:
     assert "hidden_size" in report["message"]
 
 
-def test_a_program_without_faults_is_told_so_and_where_the_reports_are(
+def test_a_program_without_errors_gets_a_message_with_the_paths_of_the_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -235,7 +235,7 @@ def test_the_next_success_removes_it(
     assert not (tmp_path / "error.json").exists()
 
 
-def test_it_lies_in_the_compile_directory_and_beside_the_logs(
+def test_it_is_in_the_compile_directory_and_next_to_the_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "logs").mkdir()
@@ -261,7 +261,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_an_error_before_the_compilation_is_noted_beside_the_logs(tmp_path: Path, logs: Path) -> None:
+def test_an_error_before_the_compilation_is_noted_next_to_the_logs(tmp_path: Path, logs: Path) -> None:
     (tmp_path / "params.yaml").write_text("batch_size: many\n")
     schema = pydantic.create_model("Params", batch_size=(int, ...))
     with pytest.raises(SystemExit) as ended, report_errors(tmp_path):
@@ -280,7 +280,7 @@ def test_workers_leave_the_note_to_the_chief(
     assert list(logs.iterdir()) == []
 
 
-def test_a_model_dir_that_cannot_be_written_is_noted_beside_the_logs_in_one_message(
+def test_an_unwritable_model_dir_is_recorded_next_to_the_logs_in_one_message(
     tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
@@ -290,7 +290,7 @@ def test_a_model_dir_that_cannot_be_written_is_noted_beside_the_logs_in_one_mess
     assert "was not written" not in caplog.text
 
 
-def test_the_fault_of_an_unwritable_artifact_says_what_to_do(
+def test_the_error_of_an_unwritable_artifact_gives_advice(
     failure: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_arguments: Any) -> None:
@@ -302,7 +302,7 @@ def test_the_fault_of_an_unwritable_artifact_says_what_to_do(
     assert report["faults"][0]["what_to_do"].startswith("free some space")
 
 
-def test_who_waits_for_another_compilation_is_told_why(
+def test_waiting_for_another_compile_is_logged_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -353,7 +353,7 @@ def test_an_artifact_that_cannot_be_used_is_compiled_again(
 
 
 @pytest.mark.soak
-def test_two_that_compile_one_model_at_once(tmp_path: Path) -> None:
+def test_two_processes_that_compile_one_model_simultaneously_make_one_artifact(tmp_path: Path) -> None:
     """Both end well, with one artifact that one of them has made."""
     command = [sys.executable, str(Path(__file__).with_name("compile_program.py")), str(tmp_path)]
     environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}

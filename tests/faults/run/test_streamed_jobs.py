@@ -174,7 +174,7 @@ def test_a_killed_system_takes_wafers_and_memoryx_with_it(tmp_path: Path) -> Non
     assert not list(state.iterdir())
 
 
-def test_a_wafer_that_stands_still_is_named_and_the_job_goes_on(
+def test_a_wafer_that_hangs_is_named_and_the_job_continues(
     streaming: Streaming, whole: Callable[[int], Path], tmp_path: Path
 ) -> None:
     expected = whole(2)

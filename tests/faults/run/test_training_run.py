@@ -68,7 +68,7 @@ def test_a_loop_of_ones_own_equals_train(system: RunningSystem, tmp_path: Path, 
     np.testing.assert_array_equal(weights, saved)
 
 
-def test_the_end_of_the_input_is_told(system: RunningSystem, tmp_path: Path, task: TaskInfo) -> None:
+def test_the_end_of_the_input_is_reported(system: RunningSystem, tmp_path: Path, task: TaskInfo) -> None:
     losses = Losses()
     with training_run(
         front_end(tmp_path), settings(system, tmp_path), losses, task, next_run(), Timeline()

@@ -116,7 +116,7 @@ def test_launchers_and_doctor(
     _compare(text(program, *words, env=env), name)
 
 
-def test_one_program_on_a_node_of_its_own(text: Text) -> None:
+def test_one_program_on_its_own_node(text: Text) -> None:
     said = text("csrun_cpu", "--dry-run", *PROGRAM, env=SLURM)
     _compare(re.sub(r"project-[0-9a-f]{12}", "STEP", said), "cpu_slurm")
 

@@ -66,7 +66,7 @@ def has_cycle(edges: dict[int, set[int]]) -> bool:
 
 @settings(max_examples=examples(12))
 @given(graphs())
-def test_every_node_comes_once_behind_what_it_needs(nodes: list[Node]) -> None:
+def test_every_node_comes_once_after_its_operands(nodes: list[Node]) -> None:
     order = order_nodes(nodes)
     assert sorted(order) == [node.index for node in nodes]
     place = {index: i for i, index in enumerate(order)}

@@ -115,7 +115,7 @@ def test_placements_are_legal(graph: KernelGraph, width: int, height: int) -> No
 
 @settings(max_examples=examples(8))
 @given(graphs(), st.integers(20, 200), st.integers(20, 200))
-def test_a_placement_depends_on_its_arguments_alone(graph: KernelGraph, width: int, height: int) -> None:
+def test_a_placement_depends_only_on_its_arguments(graph: KernelGraph, width: int, height: int) -> None:
     fabric = fabric_of(width, height)
     assert try_place(graph, fabric) == try_place(graph, fabric)
 

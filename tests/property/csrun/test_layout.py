@@ -35,7 +35,7 @@ def test_cyclic_changes_the_order_only(layout: JobLayout) -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(-10, 10), st.integers(1, 3))
-def test_tasks_are_pinned_to_cpus_of_their_own_or_not_at_all(
+def test_tasks_are_pinned_to_their_own_cpus_or_not_at_all(
     tasks: int, cpus: int, spare: int, stride: int
 ) -> None:
     machine = [stride * number for number in range(max(1, tasks * cpus + spare))]

@@ -48,7 +48,7 @@ def test_lines_of_any_length_lose_nothing_and_no_piece_is_too_long(length: int, 
 
 
 @given(st.binary(max_size=60))
-def test_what_is_printed_has_no_control_characters_but_tabs_and_colors(line: bytes) -> None:
+def test_printed_text_has_no_control_characters_but_tabs_and_colors(line: bytes) -> None:
     text = re.sub(r"\x1b\[[0-9;:]*m", "", printable(line))
     assert all(
         character == "\t" or not (ord(character) < 32 or 127 <= ord(character) < 160) for character in text

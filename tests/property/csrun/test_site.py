@@ -34,7 +34,7 @@ KEYS = st.sampled_from([*variables(), "unknown", ""])
 
 @settings(max_examples=150)
 @given(data=st.dictionaries(KEYS, VALUES, max_size=6))
-def test_a_file_gives_settings_or_faults_with_their_lines(data: dict[str, object]) -> None:
+def test_a_file_gives_settings_or_errors_with_their_lines(data: dict[str, object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "site.yaml"
         path.write_text(json.dumps(data, indent=1), encoding="utf-8")
@@ -54,7 +54,7 @@ def test_a_file_gives_settings_or_faults_with_their_lines(data: dict[str, object
         max_size=6,
     )
 )
-def test_variables_give_settings_or_faults_with_their_names(environment: dict[str, str]) -> None:
+def test_variables_give_settings_or_errors_with_their_names(environment: dict[str, str]) -> None:
     loaded, faults = _load(environment)
     if loaded is None:
         assert faults

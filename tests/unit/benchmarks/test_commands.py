@@ -37,6 +37,8 @@ def test_parts_end_with_their_lines() -> None:
     ("code", "line", "message"),
     [(3, "second", "ended with exit code 3$"), (0, "third", "exit code 0 and without a line 'third'$")],
 )
-def test_a_run_that_fails_or_says_other_things_is_no_measurement(code: int, line: str, message: str) -> None:
+def test_a_run_that_fails_or_prints_something_else_is_no_measurement(
+    code: int, line: str, message: str
+) -> None:
     with pytest.raises(RuntimeError, match=message):
         run(_command(code), {"start": "first", "middle": line})

@@ -15,7 +15,7 @@ from input_rules.tf.pipeline import trace
 
 
 @pytest.mark.parametrize("name", TRUTH)
-def test_the_slowest_stage_is_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slowest_stage_is_shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(input_pipelines.FOLDER_VARIABLE, str(tmp_path))
     pipeline = trace(getattr(input_pipelines, name), in_graph=rebuild_in_graph).pipeline
     assert TRUTH[name].stage in pipeline.by_name
@@ -33,7 +33,7 @@ def test_the_slowest_stage_is_there(name: str, tmp_path: Path, monkeypatch: pyte
         ("filtered", "MapAndBatch::Filter::ParallelMapV2", "MapAndBatch::Filter"),
     ],
 )  # fmt: skip
-def test_operations_of_the_profiler_are_told_apart(name: str, right: str, wrong: str) -> None:
+def test_operations_of_the_profiler_are_distinguished(name: str, right: str, wrong: str) -> None:
     right, wrong = (f"Iterator::Root::Prefetch::{path}" for path in (right, wrong))
     conclusion = "Your program is HIGHLY input-bound because 81.5% of the total step time is waiting"
     hint = "Data preprocessing: you may increase num_parallel_calls"
@@ -44,7 +44,7 @@ def test_operations_of_the_profiler_are_told_apart(name: str, right: str, wrong:
     assert Profiled(right, "", "", 9.0).text(TRUTH[name]).endswith("9 s; not input-bound; nothing to change")
 
 
-def test_every_recommendation_says_what_it_gives() -> None:
+def test_every_recommendation_states_its_gain() -> None:
     gain = {"kind": "not-speed", "text": "it compiles"}
     finding = {"op": "map", "source": "data.py:7", "recommended": "map(fast)", "gain": gain}
     layout = {"nodes": 1, "tasks_per_node": 2, "cpus_per_task": 1}

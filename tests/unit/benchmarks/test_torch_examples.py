@@ -16,7 +16,7 @@ def test_the_capture_of_a_small_step() -> None:
     assert int(found.group(1).replace(",", "")) > 500
 
 
-def test_every_example_and_its_parameters_are_there() -> None:
+def test_every_example_and_its_parameters_exist() -> None:
     models = Path(torch_examples.ROOT) / "models"
     for example in torch_examples.EXAMPLES:
         assert (models / example.name / "pytorch" / "configs" / example.params).is_file()

@@ -75,7 +75,7 @@ def test_systems_that_share_a_batch_share_its_activations(compiled: Compile) -> 
     assert "in each of 2 systems" in shared.notices[0]
 
 
-def test_all_or_no_layers_are_computed_again_where_the_user_says_so(compiled: Compile) -> None:
+def test_all_or_no_layers_are_recomputed_as_the_user_asks(compiled: Compile) -> None:
     every, none = (
         compiled(Streaming(recompute="all")),
         compiled(Streaming(recompute="none", max_act_bytes=1, micro_batch_size=8)),
@@ -109,7 +109,7 @@ def test_micro_batches_have_the_size_that_was_asked_for(compiled: Compile) -> No
     assert "in 2 micro-batches of 2 samples in each of 2 systems" in shared.notices[0]
 
 
-def test_a_batch_at_once_is_one_micro_batch(compiled: Compile) -> None:
+def test_a_whole_batch_is_one_micro_batch(compiled: Compile) -> None:
     whole = compiled(Streaming(micro_batch_size=8))
     assert whole.artifact.step.schedule == compiled(Streaming()).artifact.step.schedule
 

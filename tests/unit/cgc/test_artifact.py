@@ -85,7 +85,7 @@ def write(tmp_path, contents):
     return do
 
 
-def test_what_is_published_is_what_is_opened(write, contents):
+def test_the_published_artifact_is_the_one_that_is_opened(write, contents):
     written = write()
     opened = open_artifact(written.path)
     assert opened == written
@@ -172,7 +172,7 @@ def test_key_changes_with_jax_and_with_the_compilers_own_code(monkeypatch):
     assert artifact_key("module", LAYERS, {}, {}) != base
 
 
-def test_the_key_digests_what_decides_a_compilation_and_nothing_else():
+def test_the_key_digests_the_inputs_of_a_compile_and_nothing_else():
     sources = {path.as_posix() for path in compiler_sources()}
     assert {"artifact.py", "placement/place.py", "passes/patterns/adam.mlir", "cirh/base.py"} <= sources
     assert "report/compile_report.html.j2" in sources
@@ -180,7 +180,7 @@ def test_the_key_digests_what_decides_a_compilation_and_nothing_else():
     assert not [path for path in sources if path.endswith(".css")]
 
 
-def test_the_compiler_does_not_use_what_its_key_leaves_out():
+def test_the_compiler_does_not_use_options_that_its_key_omits():
     left_out = re.compile(r"^\s*(?:from|import) cgc\.(contest|tools)\b", re.MULTILINE)
     root = Path(artifact.__file__).parent
     users = [path.as_posix() for path in compiler_sources() if left_out.search((root / path).read_text())]

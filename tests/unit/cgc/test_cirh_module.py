@@ -80,7 +80,9 @@ def no_terminator(module: ModuleOp) -> None:
         (no_terminator, "not a terminator"),
     ],
 )
-def test_a_fault_is_found_in_what_was_good_before(change: Callable[[ModuleOp], None], message: str) -> None:
+def test_an_error_is_found_in_a_module_that_was_valid_before(
+    change: Callable[[ModuleOp], None], message: str
+) -> None:
     module, verifier = parse_module(TEXT), Verifier()
     verifier.verify(module)
     change(module)

@@ -250,7 +250,7 @@ def test_attributes_read_as_python_values(v: SimpleNamespace) -> None:
     assert ops.LeakyReluOp(v.x, 0.5).alpha == 0.5
 
 
-def test_an_op_says_where_it_comes_from_beside_its_attributes(v: SimpleNamespace) -> None:
+def test_an_op_has_its_origin_in_addition_to_its_attributes(v: SimpleNamespace) -> None:
     op = ops.SoftmaxOp(v.x).set_origin("dense/Softmax", "model.py:41", ("decoder", "dense"))
     assert (op.node_name, op.source, op.layer) == ("dense/Softmax", "model.py:41", ("decoder", "dense"))
     assert op.set_origin(source="model.py:42").node_name == "dense/Softmax"
@@ -308,7 +308,7 @@ def test_constant_arrays_cannot_be_written() -> None:
             ops.ConstOp.splat(1, tensor_type((3,), dtype)).to_array()[0] = 0
 
 
-def test_splat_value_tells_zeros_apart() -> None:
+def test_splat_value_distinguishes_zeros() -> None:
     assert ops.ConstOp.from_array(np.float32([0.0, -0.0])).splat_value() is None
     assert np.signbit(ops.ConstOp.from_array(np.float32([-0.0, -0.0])).splat_value())
     assert ops.ConstOp.from_array(np.float32([[2, 2]])).splat_value() == 2

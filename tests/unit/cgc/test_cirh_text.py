@@ -153,7 +153,7 @@ def test_deep_nesting_is_refused(start: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "place", "message"), SYNTAX_FAULTS, ids=[f[2] for f in SYNTAX_FAULTS])
-def test_faults_are_reported_where_they_stand(line: str, place: str, message: str) -> None:
+def test_errors_are_reported_at_their_lines(line: str, place: str, message: str) -> None:
     with pytest.raises(ModuleSyntaxError) as caught:
         parse_module(body(line), "model.mlir")
     assert str(caught.value).startswith(f"model.mlir:{place}: ")
@@ -178,7 +178,7 @@ def test_ops_in_the_wrong_order_are_refused() -> None:
         parse_module(text)
 
 
-def test_faults_of_the_generic_form_name_node_and_source() -> None:
+def test_errors_of_the_generic_form_name_node_and_source() -> None:
     text = body(
         '%b = "cirh.Neg"(%x) {cs.name = "head/neg", cs.source = "model.py:7"} : '
         "(tensor<4xf32>) -> tensor<5xf32>"
@@ -194,12 +194,12 @@ def test_faults_of_the_generic_form_name_node_and_source() -> None:
     "text",
     ["", "hello", "builtin.module {", "builtin.module { func.func @graph(%x: tensor<f32>) { } }", "test.op"],
 )
-def test_what_is_no_module_is_refused(text: str) -> None:
+def test_texts_that_are_no_module_are_refused(text: str) -> None:
     with pytest.raises(CompileError):
         parse_module(text)
 
 
-def test_canonical_text_depends_on_what_is_computed_alone() -> None:
+def test_canonical_text_depends_only_on_the_computation() -> None:
     plain = parse_module(body("%a = cirh.Add %x, %x : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>"))
     dressed = parse_module(
         body(

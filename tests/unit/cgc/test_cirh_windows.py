@@ -154,7 +154,7 @@ def test_channels_first_is_refused(v: SimpleNamespace, build: Build) -> None:
 
 
 @pytest.mark.parametrize("build", [conv("volume", "k3"), lambda v: ops.PoolOp(v.volume, "MAX", *WINDOW_3D)])
-def test_volumes_have_a_data_format_of_their_own(v: SimpleNamespace, build: Build) -> None:
+def test_volumes_have_their_own_data_format(v: SimpleNamespace, build: Build) -> None:
     op = build(v)
     assert op.data_format == "NDHWC"
     op.properties["data_format"] = StringAttr("NHWC")

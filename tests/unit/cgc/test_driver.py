@@ -91,7 +91,7 @@ def test_the_files_tell_one_story(compiled):
     assert f'value="{estimates.samples_per_s}"' in artifact.read("compile_report.html").decode()
 
 
-def test_the_executable_computes_what_the_module_says(compiled, module):
+def test_the_executable_computes_the_module(compiled, module):
     interface = step_interface(module)
     rng = np.random.default_rng(0)
 
@@ -168,7 +168,7 @@ def test_seed_options_and_fabric_make_another_program(compiled, module, fabric, 
     assert len({compiled.artifact.key, *(result.artifact.key for result in results)}) == 4
 
 
-def test_the_callers_module_is_left_alone(module, fabric, tmp_path):
+def test_the_callers_module_is_unchanged(module, fabric, tmp_path):
     before = print_module(module)
     validate_step(module, CompileOptions(), fabric)
     compile_step(module, tmp_path, CompileOptions(), fabric)
@@ -197,7 +197,7 @@ def test_validation_lists_the_kernels_and_writes_nothing(module, fabric, tmp_pat
 
 
 @pytest.mark.parametrize("function", [validate_step, compile_step])
-def test_what_cannot_be_compiled_is_refused_and_leaves_nothing(function, fabric, tmp_path):
+def test_uncompilable_steps_are_refused_and_leave_nothing(function, fabric, tmp_path):
     def run(text, options):
         parsed = parse_module(text, verify=False)
         directory = () if function is validate_step else (tmp_path,)

@@ -125,7 +125,7 @@ print([name for name in ("tensorflow", "torch") if name in sys.modules])
         np.testing.assert_array_equal(result[f"arr_{index}"], value)
 
 
-def test_bytes_depend_on_the_module_alone(module, exported):
+def test_bytes_depend_only_on_the_module(module, exported):
     assert export_step(module, step_interface(module)) == exported
     assert b".py" not in exported
 

@@ -44,7 +44,7 @@ def test_auto_is_pipelined_where_the_step_fits(module, tmp_path):
     )
 
 
-def test_auto_streams_weights_where_it_does_not_and_says_by_how_much(module, tmp_path):
+def test_auto_streams_weights_where_a_step_does_not_fit_and_reports_by_how_much(module, tmp_path):
     stages = []
     result = compile_step(module, tmp_path, AUTO, CROWDED, lambda *stage: stages.append(stage))
     assert result.artifact.step.execution == "weight_streaming"
@@ -57,7 +57,7 @@ def test_auto_streams_weights_where_it_does_not_and_says_by_how_much(module, tmp
     assert result.artifact.manifest.fabric.processing_elements == 745_500
 
 
-def test_what_fits_in_no_mode_is_an_error_of_both(module, tmp_path):
+def test_a_program_that_fits_in_no_mode_is_an_error_of_both(module, tmp_path):
     with pytest.raises(
         PlacementError, match=r"fits in no mode .* Weight streaming: layer .* Pipelined: .*3 x 3"
     ):
@@ -65,7 +65,7 @@ def test_what_fits_in_no_mode_is_an_error_of_both(module, tmp_path):
     assert not list(tmp_path.glob("cs_*"))
 
 
-def test_what_was_asked_for_is_in_the_key_and_told_again_when_it_is_found(module, tmp_path):
+def test_the_requested_mode_is_in_the_key_and_notices_are_repeated_for_a_cached_artifact(module, tmp_path):
     auto = compile_step(module, tmp_path, AUTO, CROWDED)
     again = compile_step(module, tmp_path, AUTO, CROWDED)
     asked = compile_step(module, tmp_path, CompileOptions(execution="weight_streaming"), CROWDED)
@@ -77,7 +77,7 @@ def test_what_was_asked_for_is_in_the_key_and_told_again_when_it_is_found(module
     assert asked.artifact.step.schedule == auto.artifact.step.schedule
 
 
-def test_a_user_who_wants_a_pipeline_that_does_not_fit_is_told_of_the_other_mode(module, tmp_path):
+def test_a_pipeline_that_does_not_fit_is_refused_with_the_other_mode(module, tmp_path):
     with pytest.raises(PlacementError, match=r"compile it with execution weight_streaming, or auto$") as told:
         compile_step(module, tmp_path, CompileOptions(), CROWDED)
     rate = compile_step(module, tmp_path, AUTO, CROWDED).artifact.estimates.samples_per_s
@@ -105,7 +105,7 @@ def test_replicas_are_in_key_estimates_and_plan_and_run_the_same_executable(modu
     assert two.notices == ()
 
 
-def test_auto_says_why_it_takes_so_many_replicas(module, tmp_path):
+def test_auto_gives_the_reason_for_its_number_of_replicas(module, tmp_path):
     result = compile_step(module, tmp_path, CompileOptions(replicas="auto"), FABRIC)
     count = result.artifact.estimates.replicas
     (notice,) = result.notices

@@ -40,7 +40,7 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     assert error.value.exit_code == 2
 
 
-def test_all_faults_of_a_file_are_named_with_their_lines(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_named_with_their_lines(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text(CS2.read_text().replace("width: 740", "width: -1\ncolor: red"))
     with pytest.raises(FabricError) as error:

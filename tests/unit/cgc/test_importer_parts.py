@@ -66,7 +66,7 @@ def test_its_layers_name_kernels() -> None:
     assert kernel.source == "net.py:7"
 
 
-def test_state_of_unknown_types_is_told_at_once() -> None:
+def test_state_of_unknown_types_is_reported_immediately() -> None:
     odd = [StateTensor(name, MODEL_STATE + name, "complex64", (2,)) for name in ("a", "b")]
     with pytest.raises(GraphTypeError) as caught:
         state_types([WEIGHT, *odd], {})

@@ -178,7 +178,7 @@ def test_arange_counts_in_integers_within_32_bits(op: ops.ArangeOp, expected: li
         (lambda step: ops.RandomUniformOp(step, (4,), 1, 2), [np.int32(5)]),
     ],
 )
-def test_what_is_left_to_the_device(make: Make, arrays: list[np.ndarray]) -> None:
+def test_some_ops_are_left_to_the_device(make: Make, arrays: list[np.ndarray]) -> None:
     assert value_of(make, *arrays) is None
 
 

@@ -53,7 +53,7 @@ def values(precision):
 
 
 @pytest.mark.parametrize("precision", FORMATS)
-def test_a_step_differs_by_roundings_alone(precision):
+def test_a_step_differs_only_by_rounding(precision):
     wide, narrow = values("float32"), values(precision)
     differs = False
     for name, value in wide.items():

@@ -68,7 +68,7 @@ def test_shares_are_of_the_patio_and_weighted_by_area(
     assert overall.compute_utilization_percent == pytest.approx(weighted / overall.active_pes)
 
 
-def test_fc_mnist_lies_where_the_published_reports_do(
+def test_fc_mnist_has_the_rate_of_the_published_reports(
     mnist: tuple[KernelGraph, Placement, Performance],
 ) -> None:
     """Published for this network: 669 cycles at 0 % and 74 %, in a later release 464 cycles at 1.14 %.

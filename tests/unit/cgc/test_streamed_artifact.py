@@ -49,7 +49,7 @@ def compiled(module, tmp_path_factory):
     return compile_step(module, tmp_path_factory.mktemp("streamed"), STREAMED, load_fabric("cs2"))
 
 
-def test_the_artifact_tells_the_system_who_calls_what(compiled, module):
+def test_the_artifact_has_the_schedule_of_its_functions(compiled, module):
     step = compiled.artifact.step
     assert step.execution == "weight_streaming"
     assert step.interface == step_interface(module)

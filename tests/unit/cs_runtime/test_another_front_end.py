@@ -60,7 +60,7 @@ def test_it_trains_and_continues(system: RunningSystem, train: Train, tmp_path: 
     assert json.loads((model_dir / "run_summary.json").read_text())["last_step"] == 9
 
 
-def test_checkpoints_beside_steps_are_those_of_their_step(system: RunningSystem, tmp_path: Path) -> None:
+def test_checkpoints_during_steps_are_those_of_their_step(system: RunningSystem, tmp_path: Path) -> None:
     """The system that streams weights keeps the state of a checkpoint while the next steps run."""
     states: dict[str, list[dict[str, np.ndarray]]] = {}
     for execution in ("pipelined", "weight_streaming"):

@@ -56,7 +56,7 @@ def test_a_bug_of_the_toolkit_leaves_a_crash_file(tmp_path: Path, capsys: pytest
     assert str(path) in shown
 
 
-def test_the_last_line_says_what_an_error_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_is_the_message_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a long message the first line, of none the class, unless the front end knows better."""
     told = {}
     for error in (ValueError("no such record\nin 40 lines"), ValueError()):

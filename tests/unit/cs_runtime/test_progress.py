@@ -86,7 +86,9 @@ def test_lines_before_a_bad_loss_are_logged(tmp_path: Path, caplog: pytest.LogCa
     assert [step for step, *_ in lines(caplog)] == [1, 10, 20]
 
 
-def test_a_line_says_where_the_training_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_shows_the_progress_of_a_training_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "cs_runtime")
     begin_training(tmp_path, 7, 107)
     progress = Progress(7, 8, 10, tmp_path)
@@ -123,7 +125,7 @@ def test_no_lines_where_none_are_wanted(tmp_path: Path, caplog: pytest.LogCaptur
     assert not lines(caplog)
 
 
-def test_the_notes_of_a_job_lie_beside_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notes_of_a_job_are_next_to_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path))
     begin_training(tmp_path / "model", 0, 100)
     progress = Progress(0, 8, 10, tmp_path)
@@ -161,7 +163,7 @@ def test_what_a_training_waits_for_stands_in_its_notes_until_the_next_step(
 
 
 @pytest.mark.parametrize("launched", [False, True])
-def test_an_interrupted_training_says_resume_hint(
+def test_an_interrupted_training_run_prints_how_to_resume(
     launched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "cs_runtime")

@@ -32,7 +32,7 @@ def test_a_training_outlives_what_looks_at_the_program_later(tmp_path: Path) -> 
     assert [run["performance"]["total_samples"] for run in runs] == [0, 0, 6400, 0, 0, 0, 100]
 
 
-def test_a_training_without_a_step_leaves_the_one_before_alone(tmp_path: Path) -> None:
+def test_a_training_run_without_a_step_keeps_the_previous_one(tmp_path: Path) -> None:
     wrote(tmp_path, "train", 6400)
     assert wrote(tmp_path, "train", 0, "nothing") == ("train", 6400)
     assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "completed"
@@ -45,14 +45,14 @@ def test_files_that_a_script_has_moved_away_are_written_again(tmp_path: Path) ->
     assert wrote(tmp_path, "compile_only", 0) == ("compile_only", 0)
 
 
-def test_a_failed_training_tells_its_failure_and_keeps_the_rates_before(tmp_path: Path) -> None:
+def test_a_failed_training_reports_its_failure_and_keeps_the_rates_before(tmp_path: Path) -> None:
     wrote(tmp_path, "train", 6400)
     write_run_files(tmp_path, {"mode": "train", "status": "failed"})
     assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "failed"
     assert json.loads((tmp_path / "performance.json").read_text())["total_samples"] == 6400
 
 
-def test_params_keep_what_json_can_hold(tmp_path: Path) -> None:
+def test_params_keep_values_that_json_can_hold(tmp_path: Path) -> None:
     params: dict[str, Any] = {
         "rate": np.float32(0.5),
         "sizes": (np.int64(3), 4),

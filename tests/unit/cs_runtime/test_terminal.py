@@ -64,7 +64,7 @@ def test_of_replicas_the_chosen_number_is_shown() -> None:
     ]
 
 
-def test_a_validation_tells_the_kernels_by_family() -> None:
+def test_a_validation_lists_the_kernels_by_family() -> None:
     kernels = [("fc", False, 3), ("add", False, 1), ("fc", True, 10), ("add", False, 1)]
     assert format_by_family(kernels, "model_dir/kernels.txt").splitlines() == [
         "4 kernels for 15 ops, by family:",
@@ -74,7 +74,7 @@ def test_a_validation_tells_the_kernels_by_family() -> None:
     ]
 
 
-def test_logging_of_the_program_is_left_alone() -> None:
+def test_logging_of_the_program_is_unchanged() -> None:
     root = logging.getLogger()
     levels = {name: logging.getLogger(name).level for name in ("estimator", *PACKAGES)}
     handlers = list(root.handlers)
@@ -141,7 +141,7 @@ def test_a_short_wait_is_no_line_and_a_long_one_a_line_each_interval(
     assert len(caplog.records) == 1
 
 
-def test_the_first_line_at_once(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
+def test_the_first_line_is_logged_immediately(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
     log = WaitLog(log_first=True)
     log("queued")
     log("queued")

@@ -14,7 +14,7 @@ import pytest
         ("cs_stream.receiver", {"jax", "tensorflow", "torch", "grpc", "cs_stream.session"}),
     ],
 )
-def test_a_side_imports_only_what_it_needs(module: str, foreign: set[str]) -> None:
+def test_each_side_imports_only_its_modules(module: str, foreign: set[str]) -> None:
     program = f"import {module}, sys; print(*sys.modules)"
     output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60

@@ -110,7 +110,9 @@ def test_the_core_never_holds_a_payload() -> None:
         ({"flags": 0, "checksum": 0}, "checksum flag of batch 3: got 0, expected it as agreed in WELCOME"),
     ],
 )
-def test_a_wrong_batch_header_closes_and_tells_the_peer(changes: dict[str, Any], text: str) -> None:
+def test_a_wrong_batch_header_closes_the_connection_with_a_message(
+    changes: dict[str, Any], text: str
+) -> None:
     server = welcomed_server()
     with pytest.raises(ProtocolError) as caught:
         feed(server, replace(BATCH, **changes).encode())
@@ -171,7 +173,7 @@ def test_credit_is_kept_back_while_half_of_the_window_is_left() -> None:
     assert server.limit == 9
 
 
-def test_a_worker_without_credit_gets_it_at_once() -> None:
+def test_a_worker_without_credit_gets_it_immediately() -> None:
     server = welcomed_server(replace(WELCOME, limit=3), window=1)
     server.grant(4)
     assert decode_header(server.data_to_send()).seq == 4
@@ -193,7 +195,7 @@ def test_the_end_of_input_states_the_total() -> None:
         feed(short, Header(FrameType.EOS, 1, 9, 2).encode())
 
 
-def test_a_worker_whose_input_is_complete_is_told_so() -> None:
+def test_a_worker_whose_input_is_complete_is_notified() -> None:
     worker = welcomed_worker(replace(WELCOME, ended=True))
     assert worker.state is WorkerState.ENDED
     assert worker.credit == 0

@@ -50,7 +50,7 @@ def test_the_sender_raises_a_refusal_with_the_text() -> None:
     )
 
 
-def test_without_an_open_run_of_the_job_the_worker_waits_and_then_says_so() -> None:
+def test_without_an_open_run_of_the_job_the_worker_waits_and_then_reports_it() -> None:
     with Receiver() as receiver, Loopback() as other:
         sender = Sender(receiver.address, other.identity(0), SMALL, connect_timeout_s=0.6)
         with pytest.raises(ConnectError) as caught:
@@ -121,7 +121,7 @@ def test_a_stranger_loses_its_connection_and_disturbs_nothing(
     assert [record for record in caplog.records if name in record.getMessage()]
 
 
-def test_whoever_says_nothing_is_dropped_in_time() -> None:
+def test_a_silent_peer_is_dropped_after_a_timeout() -> None:
     with Receiver(handshake_timeout_s=0.2) as receiver:
         with socket.create_connection(receiver.address, timeout=10) as silent:
             assert silent.recv(1) == b""

@@ -78,7 +78,7 @@ def test_credit_returns_when_all_earlier_positions_are_released() -> None:
 
 
 @pytest.mark.parametrize("span", [(0, 4), (2, 4), (4, 1)])
-def test_what_is_not_held_cannot_be_released(span: tuple[int, int]) -> None:
+def test_a_system_that_is_not_held_cannot_be_released(span: tuple[int, int]) -> None:
     state = connected()
     receive(state, 0, 2)
     receive(state, 1, 2)
@@ -127,7 +127,7 @@ def test_the_input_ends_when_every_worker_has_ended() -> None:
         state.take()
 
 
-def test_an_input_without_any_batch_ends_at_once() -> None:
+def test_an_input_without_any_batch_ends_immediately() -> None:
     state = connected()
     state.end(0, 1)
     state.end(1, 1)
@@ -196,7 +196,7 @@ def test_a_lost_worker_has_its_time_to_come_back() -> None:
     state.check(0, now_s=1000.0)
 
 
-def test_a_failed_input_is_raised_behind_the_batches_before_it() -> None:
+def test_a_failed_input_is_raised_after_the_batches_before_it() -> None:
     state = connected()
     receive(state, 0, 1)
     state.fail(0, 1, Failure(ErrorCode.INPUT_FAILED, "input failed: ValueError: bad record", "Traceback"))
@@ -225,7 +225,7 @@ def test_damage_is_forgiven_once() -> None:
     assert refused.code == ErrorCode.STOPPED
 
 
-def test_waiting_times_tell_who_bounds_the_run() -> None:
+def test_waiting_times_show_the_bottleneck_of_the_run() -> None:
     state = connected()
     for _ in range(4):
         state.commit(0, 1, now_s=10.0)

@@ -188,7 +188,7 @@ def test_the_end_of_a_finite_input_is_an_event_and_bye_follows() -> None:
         assert sender.result(timeout=60).end == "bye"
 
 
-def test_a_run_that_has_enough_says_bye_in_the_middle() -> None:
+def test_a_run_with_enough_batches_says_bye_in_the_middle() -> None:
     with Loopback(num_workers=2) as run:
         senders = [run.start_sender(worker, count=10**6) for worker in range(2)]
         assert take_numbered(run.ring, count=20) == list(range(20))
@@ -197,7 +197,7 @@ def test_a_run_that_has_enough_says_bye_in_the_middle() -> None:
         assert not [thread.name for thread in threading.enumerate() if "streaming-link" in thread.name]
 
 
-def test_a_stopped_run_tells_the_workers_why() -> None:
+def test_a_stopped_run_gives_the_workers_the_reason() -> None:
     with Loopback() as run:
         sender = run.start_sender(0, count=10**6)
         take_numbered(run.ring, count=3)
@@ -368,7 +368,7 @@ def test_two_runs_of_different_jobs_share_the_port() -> None:
         other.close()
 
 
-def test_statistics_tell_what_a_worker_did() -> None:
+def test_statistics_describe_the_work_of_a_worker() -> None:
     with Loopback(num_workers=2) as run:
         for worker in range(2):
             run.start_sender(worker, count=6)

@@ -48,7 +48,7 @@ def reference(program, chunk, steps):
     return np.array(losses), w
 
 
-def test_steps_compute_what_the_program_says(engine, program):
+def test_steps_compute_the_values_of_the_program(engine, program):
     chunk = program.chunk(K)
     outputs = engine.run(chunk, 0, K)
     losses, w = reference(program, chunk, K)

@@ -135,7 +135,7 @@ def test_they_end_with_a_program_that_is_killed() -> None:
         wait_until(lambda: not any(map(is_running, pids)))
 
 
-def test_ctrl_c_is_for_the_program_alone() -> None:
+def test_ctrl_c_is_only_for_the_program() -> None:
     """Also while the process that forks the others is being started."""
     with program() as running:
         assert running.stdout is not None

@@ -44,7 +44,7 @@ def test_every_error_of_every_package_has_the_root(module: str) -> None:
         assert issubclass(error, ToolkitError), error
 
 
-def test_no_name_stands_for_two_errors_of_the_user() -> None:
+def test_no_name_means_two_errors_of_the_user() -> None:
     names = [error.__name__ for module in error_modules() for error in errors_of(module)]
     assert {
         name for name in names if names.count(name) > 1 and name in ("UsageError", "DynamicShapeError")

@@ -18,7 +18,7 @@ def test_a_file_is_replaced(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
+def test_an_error_keeps_the_previous_file(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     replace_file(path, "old")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -32,7 +32,7 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_permissions_are_there_from_the_start(tmp_path: Path) -> None:
+def test_files_have_their_permissions_from_the_start(tmp_path: Path) -> None:
     replace_file(tmp_path / "secret", "", mode=0o600)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 

@@ -41,7 +41,7 @@ def _searches(objects: int) -> int:
     return count
 
 
-def test_what_stays_is_not_searched_again_and_again() -> None:
+def test_long_lived_objects_are_not_searched_repeatedly() -> None:
     gc.set_threshold(700, 10, 10)
     objects = YOUNG_OBJECTS // 2
     usual = _searches(objects)
@@ -58,7 +58,7 @@ def test_a_process_that_stays_searches_seldom() -> None:
     assert 1 <= _searches(YOUNG_OBJECTS // 2) < usual / 50
 
 
-def test_what_stayed_is_not_searched_right_behind_either() -> None:
+def test_ops_that_stayed_are_not_searched_right_afterwards_either() -> None:
     gc.set_threshold(700, 10, 10)
     with infrequent_collection():
         kept: list[list[object]] = [[] for _ in range(YOUNG_OBJECTS // 2)]
@@ -67,14 +67,14 @@ def test_what_stayed_is_not_searched_right_behind_either() -> None:
     assert len(young) < 700 * 10
 
 
-def test_what_was_there_before_is_not_searched_as_new() -> None:
+def test_earlier_objects_are_not_searched_as_new() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 50, 50)
     kept: list[list[object]] = [[] for _ in range(YOUNG_OBJECTS // 2)]
     with infrequent_collection():
         assert gc.get_count()[0] < len(kept)
 
 
-def test_what_is_frozen_stays_so() -> None:
+def test_frozen_weights_stay_frozen() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
     for _ in range(3):

@@ -48,7 +48,7 @@ def test_a_schedule_is_read_as_it_was_written() -> None:
         (lambda fields: fields.update(outputs=[99]), "no function computes value 99"),
     ],
 )
-def test_what_is_no_schedule_is_refused(change: Callable[[dict[str, Any]], object], message: str) -> None:
+def test_invalid_schedules_are_refused(change: Callable[[dict[str, Any]], object], message: str) -> None:
     fields = json.loads(schedule().to_json())
     change(fields)
     with pytest.raises(ScheduleError, match=message):

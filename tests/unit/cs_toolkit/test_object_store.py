@@ -187,7 +187,9 @@ def test_one_object_is_deleted_and_no_other_whose_name_begins_alike(objects: dic
     assert [item.key for item in S3Writer("s3://bucket/step_10").s3_bucket.objects.all()] == ["step_10"]
 
 
-def test_what_is_missing_is_said(objects: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_objects_profiles_and_packages_are_named(
+    objects: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ObjectStoreError, match=r"s3://bucket/none: .*404.*check bucket and key"):
         cstorch.load("s3://bucket/none")
     monkeypatch.setattr(object_store.settings, "profile", "nobody")

@@ -38,6 +38,6 @@ def test_no_line_where_all_frames_are_libraries() -> None:
     assert innermost_user_line([]) is None
 
 
-def test_a_program_beside_our_packages_is_the_users() -> None:
+def test_a_program_next_to_our_packages_is_the_users() -> None:
     program = str(Path(cgc.__file__).parents[1] / "models" / "fc_mnist" / "model.py")
     assert innermost_user_line([Frame(program, 3), Frame(KERAS, 5)]) == f"{program}:3"

@@ -52,7 +52,9 @@ def test_a_distribution_without_metadata_is_no_missing_module() -> None:
         AttributeError("`dense` is not available with Keras 3."),
     ],
 )
-def test_a_program_for_keras_2_is_told_its_package(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_for_keras_2_gets_the_name_of_its_package(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert hint(error) is None, "tf_keras is installed here: something else is wrong"
     monkeypatch.setattr(missing_modules, "find_spec", lambda name: None)
     assert hint(error) == f"{error} The program is for Keras 2: csrun pip install --no-deps tf_keras"

@@ -56,7 +56,7 @@ def test_the_system_of_the_command_comes_before_that_of_the_site(answer: list[An
     assert answer[1:] == ["10.0.0.5", "10.0.0.9"]
 
 
-def test_a_busy_system_is_told_with_its_job(answer: list[Any]) -> None:
+def test_a_busy_system_is_reported_with_its_job(answer: list[Any]) -> None:
     answer[0] = BUSY
     with pytest.raises(
         CsrunError, match=r"is busy: held by local-7 since 19\S+ .*wait for it with csrun_wse --wait"
@@ -69,7 +69,7 @@ def test_a_busy_system_is_told_with_its_job(answer: list[Any]) -> None:
     assert checked(certain=False) is None  # the queue of a cluster decides
 
 
-def test_what_does_not_answer_ends_a_job_that_names_it(answer: list[Any]) -> None:
+def test_a_part_that_does_not_answer_ends_the_job_with_its_name(answer: list[Any]) -> None:
     answer[0] = SystemQueryError("no CS system answers at 10.0.0.5:9000")
     with pytest.raises(CsrunError, match="no CS system answers"):
         checked()
@@ -111,7 +111,7 @@ def test_words_that_only_compile() -> None:
 
 
 @pytest.mark.parametrize("container", ["none", "singularity"])
-def test_programs_are_told_the_system_of_the_site(container: Any) -> None:
+def test_programs_get_the_system_of_the_site(container: Any) -> None:
     site = Site(cs_ip="10.0.0.9", container=container, container_image="/image.sif")
     assert program_environment({}, this_toolkit(), site).values["CS_IP"] == "10.0.0.9"
     assert "CS_IP" not in program_environment({}, this_toolkit(), Site()).values

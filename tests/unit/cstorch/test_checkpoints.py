@@ -56,7 +56,7 @@ def _assert_is(found: Any, described: Any, path: str = "") -> None:
         assert found is None, path
 
 
-def test_a_file_of_another_writer_is_what_was_saved() -> None:
+def test_a_file_of_another_writer_has_the_saved_values() -> None:
     expected = json.loads((ORACLE / "expected.json").read_text())["saved"]
     found = cp.load(ORACLE / "checkpoint_a.mdl")
     _assert_is(found, expected)
@@ -272,7 +272,7 @@ def _saved(path: Path, **attrs: Any) -> Path:
     return path
 
 
-def test_broken_and_foreign_files_are_told_apart(tmp_path: Path) -> None:
+def test_broken_and_foreign_files_are_distinguished(tmp_path: Path) -> None:
     path = tmp_path / "a.mdl"
     with pytest.raises(CheckpointError, match=r"No such file.*check the path"):
         cp.load(path)
@@ -322,7 +322,7 @@ def test_pickles_are_not_executed(tmp_path: Path) -> None:
         ({"a": {"b": 1}, "a.b": 2}, r"two entries are called 'a\.b'"),
     ],
 )
-def test_what_cannot_be_saved_is_named(tmp_path: Path, state: Any, message: str) -> None:
+def test_values_that_cannot_be_saved_are_named(tmp_path: Path, state: Any, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         cp.save(state, tmp_path / "a.mdl")
     assert not list(tmp_path.iterdir())

@@ -168,7 +168,7 @@ def test_a_library_that_looks_for_a_rare_kind_is_recorded_without_it(tmp_path: P
         traced(lambda x: x if bool((x > 2).any()) else -x, 3)
 
 
-def test_what_holds_for_all_steps_is_not_checked() -> None:
+def test_conditions_that_hold_for_all_steps_are_not_checked() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         known = torch.arange(3, device=x.device)
         assert (known < 3).all()

@@ -85,7 +85,7 @@ def test_a_dictionary_names_a_class_and_its_arguments(
     assert rates(schedule, 2) == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_is_not_used_is_told() -> None:
+def test_unused_settings_are_reported() -> None:
     with pytest.warns(UserWarning, match=r"ConstantLR has no argument 'decay_rate'"):
         configure_lr_scheduler(Groups(), {"scheduler": "Constant", "learning_rate": 0.5, "decay_rate": 3})
 
@@ -140,7 +140,7 @@ def test_tags_of_the_entries_are_those_of_the_whole() -> None:
         ([{**STEP, "main_scheduler": "Ring"}], ScheduleError, r"main_scheduler is ring, expected ChainedLR"),
     ],
 )
-def test_what_is_wrong_is_told(learning_rate: Any, error: type[Exception], message: str) -> None:
+def test_errors_are_reported(learning_rate: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         configure_lr_scheduler(Groups(), learning_rate)
 

@@ -84,7 +84,7 @@ def test_a_step_looks_as_if_it_were_compiled() -> None:
 
 
 @pytest.mark.usefixtures("not_loaded")
-def test_what_else_is_asked_of_it_comes_from_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_attributes_come_from_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ModuleType(NAME)
     vars(real)["reset"] = "of Dynamo"
     monkeypatch.setattr(dynamo, "import_module", {NAME: real}.__getitem__)

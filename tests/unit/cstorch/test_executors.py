@@ -336,7 +336,7 @@ def test_a_system_of_the_program_has_as_many_as_share_a_batch(
 
 
 @pytest.mark.parametrize(("given", "size"), [(4, 4), ("auto", 2), ("explore", 2), (None, 2)])
-def test_a_loop_has_the_micro_batch_size_of_its_own_or_that_of_the_backend(
+def test_a_loop_has_its_own_micro_batch_size_or_that_of_the_backend(
     given: Any, size: int, tmp_path: Path
 ) -> None:
     Program.reset()
@@ -385,7 +385,7 @@ def test_without_gradient_accumulation_a_micro_batch_size_does_not_count(tmp_pat
         Program.reset()
 
 
-def test_a_backend_says_how_a_step_is_executed(tmp_path: Path) -> None:
+def test_a_backend_chooses_how_a_step_is_executed(tmp_path: Path) -> None:
     Program.reset()
     chosen = {"execution": "weight_streaming", "recompute": "all"}
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, **chosen)
@@ -415,7 +415,7 @@ def test_a_position_in_the_input_is_saved_and_loaded(model: nn.Module) -> None:
     assert losses[-1] == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_an_executor_again_goes_on(model: nn.Module) -> None:
+def test_a_repeated_executor_continues(model: nn.Module) -> None:
     losses: list[float] = []
     step = step_of(model)
     note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
@@ -502,7 +502,7 @@ class Restartable(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         return aggregated
 
 
-def test_a_loader_says_how_far_it_is(model: nn.Module) -> None:
+def test_a_loader_reports_its_position(model: nn.Module) -> None:
     first = DataLoader(lambda: Restartable(data().dataset, batch_size=4))
     second = DataLoader(data)
     assert second.id == first.id + 1
@@ -539,7 +539,7 @@ def test_samples_are_skipped_and_steps_are_not(model: nn.Module, caplog: pytest.
     assert loader.state_dict() == {"samples_streamed": 4 * 9, "steps": 6}
 
 
-def test_a_backend_says_what_programs_ask(model: nn.Module) -> None:
+def test_a_backend_has_the_attributes_that_programs_read(model: nn.Module) -> None:
     backend = cstorch.current_backend(raise_warning=False)
     assert backend is not None
     assert backend.is_e2e_execution

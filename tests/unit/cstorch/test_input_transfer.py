@@ -96,7 +96,7 @@ def test_workers_together_read_from_a_position_what_one_process_reads(
     assert [found[step] for step in range(6, 12)] == expected[6 + ahead : 12 + ahead]
 
 
-def test_files_are_for_this_user_and_this_start_of_the_job_alone(files: InputFiles, tmp_path: Path) -> None:
+def test_files_are_only_for_this_user_and_this_start_of_the_job(files: InputFiles, tmp_path: Path) -> None:
     files.write(1, handed(len))
     path = next(files.directory.glob("*.input"))
     assert path.stat().st_mode & 0o777 == 0o600
@@ -128,7 +128,7 @@ class Holder:
         """Reads nothing."""
 
 
-def test_what_cannot_go_is_named(files: InputFiles) -> None:
+def test_inputs_that_cannot_be_transferred_are_named(files: InputFiles) -> None:
     with Path(__file__).open() as file:
         cases: list[tuple[TransferredInput, str]] = [
             (
@@ -159,7 +159,7 @@ def test_a_worker_serves_each_run_once_and_leaves_out_those_gone_by(files: Input
     assert files.newest() is None, "the files are taken away"
 
 
-def test_an_input_draws_numbers_of_its_own_and_leaves_the_programs_alone() -> None:
+def test_an_input_draws_its_own_random_numbers() -> None:
     def draw() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), torch.rand(1).item()
 

@@ -184,7 +184,7 @@ def test_totals_of_the_norms_that_clip_are_outputs_where_weights_stream(configur
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_an_evaluation_changes_nothing_and_goes_on_over_the_end_of_an_epoch(configure: Configure) -> None:
+def test_an_evaluation_changes_nothing_and_continues_over_the_end_of_an_epoch(configure: Configure) -> None:
     configure()
     model = cstorch.compile(new_model().eval())
     found: list[float] = []
@@ -259,7 +259,7 @@ def test_a_loop_begins_where_the_program_says(configure: Configure) -> None:
     assert step_count.steps_done() == 7
 
 
-def test_an_evaluation_inside_of_a_training_sees_its_state_and_ends_where_that_goes_on(
+def test_an_evaluation_inside_of_a_training_sees_its_state_and_ends_where_that_continues(
     configure: Configure,
 ) -> None:
     """Model in two modes, by two functions, at the steps where the state may be read."""
@@ -449,7 +449,7 @@ def test_a_mask_that_the_program_changes_counts_from_the_next_loop_on(configure:
     assert sums[1] == 0
 
 
-def test_a_request_for_a_checkpoint_ends_a_job_behind_the_one_that_the_program_writes(
+def test_a_request_for_a_checkpoint_ends_a_job_after_the_checkpoint_of_the_program(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before: the state of steps between them is nowhere."""
@@ -663,15 +663,13 @@ def test_settings_have_the_defaults_of_the_document() -> None:
     assert {name: found[name].default for name in defaults} == defaults
 
 
-def test_what_a_command_line_left_open_means_the_defaults(
-    configure: Configure, tmp_path: Path, system: RunningSystem
-) -> None:
+def test_none_means_the_default(configure: Configure, tmp_path: Path, system: RunningSystem) -> None:
     left = ("compile_dir", "compile_only", "validate_only", "checkpoint_steps", "seed", "num_csx")
     configure(num_workers_per_csx=0, **dict.fromkeys((*left, "max_wgt_servers", "mount_dirs", "job_labels")))
     assert configuration() == Configuration(tmp_path, mgmt_address=system.address)
 
 
-def test_a_compile_dir_of_the_appliance_stands_for_the_folder_of_the_run(
+def test_a_compile_dir_of_the_appliance_means_the_folder_of_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Guides name folders such as `/USER`, which a user cannot make on another machine."""
@@ -729,14 +727,14 @@ def test_steps_that_cannot_be_are_refused(settings: dict[str, Any], text: str) -
         DataLoader(data, **settings)
 
 
-def test_what_is_no_input_function_is_refused() -> None:
+def test_values_that_are_no_input_function_are_refused() -> None:
     with pytest.raises(InputError, match="expected a function that returns"):
         DataLoader(data())  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"returns a int, expected a torch\.utils"):
         len(DataLoader(lambda: 3))
 
 
-def test_the_log_of_a_training_says_once_what_its_input_could_do_better(
+def test_the_log_of_a_training_run_has_the_findings_about_its_input_once(
     configure: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not that a shuffle needs a seed: a run begins the random numbers of its input itself."""

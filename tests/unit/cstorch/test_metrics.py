@@ -199,7 +199,7 @@ def test_predictions_of_another_shape_are_taken_in_the_shape_of_the_labels() -> 
 
 
 @pytest.mark.parametrize("kind", [metrics.MeanIOUMetric, metrics.FBetaScoreMetric])
-def test_what_is_no_class_is_refused_where_it_can_be_read(kind: Any) -> None:
+def test_labels_outside_of_the_classes_are_refused(kind: Any) -> None:
     metric, right = kind(3), torch.tensor([0, 2])
     for wrong in (-1, 3):
         with pytest.raises(ValueError, match="expected classes from 0 to 2"):

@@ -72,7 +72,7 @@ utils.data.Schedule utils.data.Range utils.data.infer_batch_size utils.tensorboa
         (cstorch, IN_1_8 + IN_1_9 + IN_2),
     ],
 )
-def test_every_name_is_there(package: ModuleType, names: str) -> None:
+def test_every_name_exists(package: ModuleType, names: str) -> None:
     for name in names.split():
         found: object = package
         for part in name.split("."):
@@ -161,7 +161,7 @@ def test_a_device_is_printed_as_its_kind_of_backend() -> None:
     assert f"{Device(torch.device('xla', 0))} {Device(torch.device('cpu'))}" == "CSX CPU"
 
 
-def test_what_has_no_effect_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_without_effect_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         ClusterConfig(mgmt_address="10.0.0.1", num_csx=2, job_priority="p1", mount_dirs=["/data"]).settings()
         CSConfig(debug_mgr={"cpu": 1}).settings()

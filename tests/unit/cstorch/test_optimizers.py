@@ -290,7 +290,7 @@ def _stepped(optimizer: optim.Optimizer, *parameters: nn.Parameter) -> None:
     optimizer.step()
 
 
-def test_a_saved_state_is_written_into_the_tensors_that_are_there() -> None:
+def test_a_saved_state_is_written_into_the_existing_tensors() -> None:
     first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     saved, loaded = optim.Adam([first], lr=0.3), optim.Adam([second], lr=torch.tensor(0.1))
     _stepped(saved, first)
@@ -406,7 +406,7 @@ def test_classes_of_a_program_are_made_by_name() -> None:
     assert type(optim.configure_lr_scheduler(made, schedule)) is HalvingLR
 
 
-def test_what_cannot_be_made_by_name_is_refused() -> None:
+def test_classes_that_cannot_be_made_by_name_are_refused() -> None:
     parameters = [nn.Parameter(torch.ones(2))]
     with pytest.raises(OptimizerArgumentError, match="'LBFGS', expected one of ASGD, Adadelta"):
         optim.configure_optimizer("LBFGS", parameters)
@@ -477,7 +477,7 @@ class Scaled(nn.Module):
         self.head = nn.Linear(2, 2)
 
 
-def test_kinds_of_layers_have_learning_rates_of_their_own() -> None:
+def test_kinds_of_layers_have_their_own_learning_rates() -> None:
     factors = {"decoder_kernel": 0.5, "embedding": 2.0}
     given = {"weight_decay": 0.1, "adjust_learning_rate": factors}
     groups = optim.configure_param_groups(Scaled(), given)

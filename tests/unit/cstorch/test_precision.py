@@ -249,7 +249,7 @@ def test_a_model_that_is_cast_by_hand_computes_as_eager(kind: torch.dtype) -> No
     np.testing.assert_allclose(found, expected, rtol=0.01)
 
 
-def test_who_says_what_a_step_is_computed_in() -> None:
+def test_the_backend_and_the_program_choose_the_precision_of_a_step() -> None:
     assert precision_of(None) == "float32"
     amp.use_bfloat16(False)
     assert precision_of(None) == "float32"

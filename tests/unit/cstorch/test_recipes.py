@@ -204,7 +204,7 @@ def test_twenty_steps_are_those_of_eager_pytorch(
     assert expected[-1] < expected[0]
 
 
-def test_a_training_that_goes_on_is_one_without_a_stop(
+def test_a_training_that_continues_is_one_without_a_stop(
     family: Family, tmp_path: Path, checkpoints: dict[str, tuple[list[float], Path]]
 ) -> None:
     """Bit for bit: parameters, moments, moving averages, schedule, scale, and the masks of dropout."""

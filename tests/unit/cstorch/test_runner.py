@@ -95,7 +95,7 @@ class Without(Runner):
         self.model.network.layers[2].p = 0.0
 
 
-def test_the_system_trains_as_the_cpu_and_a_stopped_run_goes_on(
+def test_the_system_trains_as_the_cpu_and_a_stopped_run_continues(
     system: RunningSystem, tmp_path: Path
 ) -> None:
     words = ("-m", "train")
@@ -135,7 +135,7 @@ def test_a_run_in_two_parts_equals_one_bit_for_bit(system: RunningSystem) -> Non
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_weight_streaming_goes_on_where_the_pipeline_has_stopped(system: RunningSystem) -> None:
+def test_weight_streaming_continues_where_the_pipeline_has_stopped(system: RunningSystem) -> None:
     """Adam, a schedule, clipping and a dynamic loss scale, in layers: the state is the same."""
     on_cs = ("-m", "train", f"--cs_ip={system.address}")
     whole = called(*on_cs, "-o", "whole", log_steps=1)
@@ -237,7 +237,7 @@ def test_a_pretrained_checkpoint_gives_its_weights_and_the_newest_one_is_taken_b
     assert newest_checkpoint(Path("nowhere")) is None
 
 
-def test_the_command_line_says_how_long() -> None:
+def test_the_command_line_overrides_the_duration_of_the_file() -> None:
     """Instead of what the file says about it."""
     assert called("-m", "train", "--num_epochs=1", num_steps=3).global_step == EPOCH
     assert (
@@ -327,7 +327,7 @@ def test_training_and_evaluating_take_turns_by_epoch(
     assert f"'accuracy': {round(float(network.accuracy), 6)}" in told[-2]
 
 
-def test_a_job_that_is_started_again_goes_on_from_its_own_checkpoint_to_its_own_end(
+def test_a_job_that_is_started_again_continues_from_its_own_checkpoint_to_its_own_end(
     system: RunningSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`num_steps` counts from the first start, which a checkpoint of another run began."""

@@ -129,7 +129,7 @@ def test_values_and_states_are_the_recorded_ones(name: str) -> None:
     assert described(state) == case["state_dict_final"]
 
 
-def test_every_recorded_class_is_there() -> None:
+def test_every_recorded_class_exists() -> None:
     for name, module in MODULES.items():
         assert set(RECORDED[name]["classes_in_module"]) <= set(vars(module))
 
@@ -221,7 +221,7 @@ def test_formulas_that_no_case_has() -> None:
     assert values(late)[0] == pytest.approx(0.1 + 0.1 * 5 / 9)
 
 
-def test_a_program_s_own_schedule_says_a_closed_form() -> None:
+def test_a_programs_own_schedule_gives_a_closed_form() -> None:
     class Sawtooth(lr_scheduler.LRScheduler):
         def __init__(self, optimizer: Groups) -> None:
             super().__init__(optimizer)

@@ -270,7 +270,7 @@ def run(training: Training, body: Callable[[Batch], object], mode: str = "train"
             body(batch)
 
 
-def test_an_optimizer_of_torch_says_how_many_steps_its_state_has_behind_it(training: Training) -> None:
+def test_an_optimizer_of_torch_counts_the_steps_of_its_state(training: Training) -> None:
     saved: list[Any] = []
     keep = cm.step_closure(saved.append)
     with cbtorch.Session(training.loader, "train"):
@@ -394,7 +394,7 @@ def test_schedules_are_scaled_for_groups_or_chained() -> None:
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
-def test_a_program_that_loads_its_optimizer_goes_on_bit_for_bit(
+def test_a_program_that_loads_its_optimizer_continues_bit_for_bit(
     system: RunningSystem, make: Callable[..., torch.optim.Optimizer]
 ) -> None:
     """With a schedule, masks of dropout, and the input of the next step; the optimizer is PyTorch's own."""
@@ -629,7 +629,7 @@ def test_the_program_of_a_worker_ends_with_its_stream(
     assert not ended.value.code
 
 
-def test_the_appliance_says_what_comes_before_it() -> None:
+def test_the_appliance_names_the_call_that_is_missing_before_it() -> None:
     with pytest.raises(SessionError, match="before initialize"):
         cbtorch.core.appliance.ApplianceMode()
     cbtorch.initialize(appliance=True)
@@ -649,7 +649,7 @@ def test_the_appliance_says_what_comes_before_it() -> None:
     assert calls == [1]
 
 
-def test_compile_only_stops_behind_the_first_turn(tmp_path: Path) -> None:
+def test_compile_only_stops_after_the_first_step(tmp_path: Path) -> None:
     cbtorch.initialize(compile_only=True, compile_dir=tmp_path / "compiled")
     training = Training(torch.optim.SGD, lr=0.1)
     turns = 0

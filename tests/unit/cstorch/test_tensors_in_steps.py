@@ -70,7 +70,7 @@ def _input() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_made_in_a_step_it_is_what_eager_torch_makes(compiled: np.ndarray, name: str) -> None:
+def test_tensors_made_in_a_step_equal_those_of_eager_torch(compiled: np.ndarray, name: str) -> None:
     expected = in_numbers(MADE[name](_input()).float().sum())[0]
     assert compiled[list(MADE).index(name)] == pytest.approx(expected, rel=2e-6, abs=1e-5)
 
@@ -115,7 +115,7 @@ def test_numbers_of_python_keep_their_values_on_the_way_to_the_device() -> None:
     ],
     ids=["batch", "state", "random", "compared"],
 )
-def test_what_steps_do_not_share_is_not_read(read: Callable[..., object]) -> None:
+def test_tensors_that_steps_do_not_share_are_not_read(read: Callable[..., object]) -> None:
     def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         read(model, x)
         with torch.no_grad():

@@ -143,7 +143,7 @@ def _read(how: str) -> Callable[[torch.Tensor], object]:
         "equal",
     ],
 )
-def test_reading_inside_the_step_names_the_line_and_says_step_closure(how: str) -> None:
+def test_reading_inside_the_step_names_the_line_and_suggests_a_step_closure(how: str) -> None:
     read = _read(how)
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -329,7 +329,7 @@ def test_shapes_of_equal_operations_are_computed_once() -> None:
     assert len(computed[0]) == len(computed[1])
 
 
-def test_equal_numbers_of_other_types_have_shapes_of_their_own() -> None:
+def test_equal_numbers_of_other_types_have_separate_shapes() -> None:
     def step(x: torch.Tensor) -> list[torch.Tensor]:
         whole = x.to(torch.int32)
         return [whole * 1, whole * 1.0, whole * True, whole * 1]

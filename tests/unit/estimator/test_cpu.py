@@ -181,7 +181,7 @@ def test_predictions_of_a_single_tensor(tiny: Tiny, tiny_input: InputFn) -> None
     assert values[:8] == pytest.approx(features.numpy().sum(axis=1), rel=1e-6)
 
 
-def test_a_suspended_prediction_leaves_no_graph_behind(tiny: Tiny, tiny_input: InputFn) -> None:
+def test_a_suspended_prediction_leaves_no_graph(tiny: Tiny, tiny_input: InputFn) -> None:
     estimator = tiny()
     estimator.train(tiny_input, steps=1)
     predictions = estimator.predict(tiny_input)
@@ -219,7 +219,9 @@ def test_only_the_chief_runs_on_the_cpu(
     assert sum("nothing to do for worker 1" in r.getMessage() for r in caplog.records) == 3
 
 
-def test_the_chief_reads_all_shards_when_it_runs_alone(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chief_reads_all_shards_when_it_runs_without_workers(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[str] = []
 
     def sharding_input() -> tuple[Any, Any]:
@@ -242,7 +244,7 @@ def test_the_chief_reads_all_shards_when_it_runs_alone(tiny: Tiny, monkeypatch: 
         assert config["task"] == {"type": "chief", "index": 0}
 
 
-def test_one_checkpoint_of_every_so_many_hours_is_kept(tiny: Tiny, tiny_input: InputFn) -> None:
+def test_one_checkpoint_of_every_n_hours_is_kept(tiny: Tiny, tiny_input: InputFn) -> None:
     """An hour of the test is shorter than two steps."""
     estimator = tiny(save_checkpoints_steps=1, keep_checkpoint_max=1, keep_checkpoint_every_n_hours=1e-7)
     estimator.train(tiny_input, steps=6)
@@ -349,7 +351,7 @@ def predict(estimator: CerebrasEstimator) -> None:
         (no_kernel, r"has no MatrixTriangularSolve of float16: .* cast to float32 around it"),
     ],
 )
-def test_a_limit_is_told_with_the_line(
+def test_a_limit_is_reported_with_the_line(
     tmp_path: Path, run: Callable[[CerebrasEstimator], None], loss_of: Loss, limit: str
 ) -> None:
     with pytest.raises(CpuLimitError, match=limit) as caught:

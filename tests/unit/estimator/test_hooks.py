@@ -136,7 +136,7 @@ def test_the_number_of_steps_may_come_from_a_hook(tiny: Tiny, tiny_input: InputF
     assert estimator.get_variable_value("global_step") == 8
 
 
-def test_a_saver_hook_says_when_checkpoints_are_written(
+def test_a_saver_hook_decides_when_checkpoints_are_written(
     tiny: Tiny, tiny_input: InputFn, system: RunningSystem
 ) -> None:
     class Listener(train.CheckpointSaverListener):

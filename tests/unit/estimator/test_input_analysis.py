@@ -67,7 +67,7 @@ def split_by_order() -> Any:
     return rows.map(lambda x: (x, x)).batch(16)
 
 
-def test_findings_are_told_of_an_input_that_no_run_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_reported_for_an_input_that_no_run_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
     program = handed_over(unknown_batch_size, monkeypatch)
     with pytest.raises(InputShapeError):
         examine(program, order(), Silence())  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def test_the_report_changes_no_batch(
     assert reported[-len(plain) :] == plain, "the numbers of the run itself"
 
 
-def test_what_slurm_tells_a_worker_is_told_too(
+def test_an_analysis_sets_slurms_variables_of_a_worker(
     tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program may shard by the number that Slurm gives its task."""

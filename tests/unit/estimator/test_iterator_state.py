@@ -57,7 +57,7 @@ def every_batch(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("estimator.input.iterator_state.SHARE_OF_TIME", float("inf"))
 
 
-def test_a_shuffled_input_goes_on_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_shuffled_input_continues_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     unbroken = batches(source(shuffled, tmp_path), 0, 30)
     assert "saving the state of the input in" in caplog.text
     assert kept(tmp_path) == [27, 28, 29]
@@ -98,7 +98,7 @@ def test_random_numbers_have_no_state_that_could_be_kept(
     assert batches(source(drawn, tmp_path), 5, 3) == unbroken[5:]
 
 
-def test_what_arithmetic_reaches_keeps_no_state(tmp_path: Path) -> None:
+def test_positions_that_arithmetic_reaches_keep_no_state(tmp_path: Path) -> None:
     batches(source(lambda: DATA.range(40).repeat().batch(4, drop_remainder=True), tmp_path), 0, 4)
     assert not (tmp_path / "input_state").exists()
 

@@ -62,7 +62,7 @@ def test_the_global_step_is_found_in_a_branch(scale: Any) -> None:
             check_advances(op, other)
 
 
-def test_no_deprecation_is_told_to_whoever_scales_the_loss(
+def test_scaling_the_loss_prints_no_deprecation(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deprecation, "_PRINTED_WARNING", {})  # each is told once in a process

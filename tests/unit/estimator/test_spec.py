@@ -12,7 +12,7 @@ from estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig, Estimator
 from estimator.errors import ModelFnError
 
 
-def test_what_a_mode_needs() -> None:
+def test_a_mode_without_its_members_is_refused() -> None:
     with pytest.raises(ValueError, match="mode 'train' needs train_op"):
         EstimatorSpec(ModeKeys.TRAIN, loss=tf.constant(1.0))
     with pytest.raises(ValueError, match="mode 'eval' needs loss"):

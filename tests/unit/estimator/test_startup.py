@@ -98,7 +98,7 @@ def test_a_run_on_this_cpu_does_not_load_what_talks_to_a_system() -> None:
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
 
 
-def test_the_last_line_of_a_tensorflow_error_says_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_of_a_tensorflow_error_is_its_message(capsys: pytest.CaptureFixture[str]) -> None:
     with tf.Graph().as_default() as graph:
         files = tf.data.Dataset.from_tensors("no such file").map(tf.io.read_file)
         element = tf.compat.v1.data.make_one_shot_iterator(files).get_next()
@@ -111,7 +111,7 @@ def test_the_last_line_of_a_tensorflow_error_says_what_it_was(capsys: pytest.Cap
     assert "no such file; No such file or directory" in last
 
 
-def test_lines_of_tensorflow_are_there_once(
+def test_lines_of_tensorflow_appear_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])

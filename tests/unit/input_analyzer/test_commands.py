@@ -105,7 +105,7 @@ def test_on_another_node_it_starts_as_it_was_called(tmp_path: Path) -> None:
     assert "cs_input_analyzer: unknown flag '--nonsense'" in done.stderr
 
 
-def test_with_slurm_it_becomes_an_srun_on_a_node_of_its_own(tmp_path: Path) -> None:
+def test_with_slurm_it_becomes_an_srun_on_its_own_node(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     cpus, ports = "NodeName=n1 CPUEfctv=3 CPUTot=4", "SrunPortRange = 0-0"

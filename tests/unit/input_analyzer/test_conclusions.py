@@ -165,7 +165,7 @@ def test_without_a_target_the_highest_rate_counts_and_no_cpus_are_wasted() -> No
     assert chosen.layout.tasks_per_node < 5
 
 
-def test_nodes_that_would_be_enough_are_told() -> None:
+def test_nodes_that_would_be_enough_are_reported() -> None:
     model, limits = RateModel(1e-3, 0.0), Limits(1, 4, 64 << 30, 1 << 30, (1,))
     target = Target(9000.0, "given")
     found = recommend(predict_layouts(model, limits), target.samples_per_s)
@@ -180,7 +180,7 @@ def test_nodes_that_would_be_enough_are_told() -> None:
     assert more_nodes_notes(model, replace(limits, files=5), target, found) == (), "files are the limit"
 
 
-def test_the_interval_is_that_of_the_workers_that_a_node_has_beside_the_chief() -> None:
+def test_the_interval_is_that_of_the_workers_on_the_node_of_the_chief() -> None:
     rows = (Measurement(1, 1, 1000.0, 600.0, 1400.0), Measurement(2, 1, 1500.0, 1470.0, 1530.0))
 
     def interval(layout: Layout) -> tuple[float | None, float | None]:
@@ -270,7 +270,7 @@ def test_a_dearer_stage_on_two_cpus_is_not_the_bottleneck() -> None:
     assert sample_time(stages).parallel_us == 7000
 
 
-def test_the_bottleneck_tells_computing_from_waiting_and_no_figure_without_meaning() -> None:
+def test_the_bottleneck_distinguishes_computing_from_waiting_and_no_figure_without_meaning() -> None:
     rest = cost("batch", 1.4, Lane(0))
     both = replace(cost("map", 4020, Lane(0)), cpu_us_per_sample=414.0, wait_us_per_sample=3606.0)
     assert find_bottleneck([both, rest], 1).reason == (

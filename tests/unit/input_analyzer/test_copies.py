@@ -108,7 +108,7 @@ with analysis_workspace(Path(sys.argv[2])):
 """
 
 
-def test_who_removes_shared_memory_of_torch_may_do_so_when_its_clients_have_gone(tmp_path: Path) -> None:
+def test_shared_memory_of_torch_may_be_removed_when_its_clients_have_gone(tmp_path: Path) -> None:
     words = (sys.executable, "-c", _LEAVES_A_MANAGER, _MANAGER, str(tmp_path))
     subprocess.run(words, check=True, timeout=60)
     assert [file.name for file in tmp_path.iterdir()] == ["tidied"]

@@ -176,7 +176,9 @@ def _queue() -> Any:
         ),
     ],
 )
-def test_what_works_only_eagerly_is_said_and_read_as_it_is(make: Callable[[], Any], reason: str) -> None:
+def test_inputs_that_work_only_eagerly_are_reported_and_read_unchanged(
+    make: Callable[[], Any], reason: str
+) -> None:
     with pytest.raises(NeedsEagerError, match=reason):
         trace(make, in_graph=rebuild_in_graph)
     order = Order(purpose="examine", socket="", stage_seconds=0.1)
@@ -221,7 +223,7 @@ def test_what_the_module_of_a_function_makes_is_made_in_a_graph_too(
     assert first_of(traced) == next(iter(made)).numpy().tolist() == [5, 6, 7, 8]
 
 
-def test_what_follows_an_import_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_of_an_import_is_called_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     (tmp_path / "awaited.py").write_text("READY = True\n")
     seen: list[bool] = []

@@ -53,7 +53,7 @@ def read(make: Callable[[], Any], in_graph: bool) -> None:
         (undecoded, "WebP required. (operation DecodePng)"),
     ],
 )
-def test_an_error_in_a_graph_is_told_without_the_operation_that_reads(
+def test_an_error_in_a_graph_is_reported_without_the_operation_that_reads(
     make: Callable[[], Any], said: str, in_graph: bool
 ) -> None:
     with pytest.raises(tf.errors.OpError) as raised:

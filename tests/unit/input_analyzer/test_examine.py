@@ -46,7 +46,7 @@ def reading(text: str) -> Reading:
         (".", ".", None),
     ],
 )
-def test_what_two_readers_have_in_common(first: str, other: str, expected: Overlap | None) -> None:
+def test_two_readers_overlap_partly_fully_or_not(first: str, other: str, expected: Overlap | None) -> None:
     ours, theirs = reading(first), reading(other)
     assert overlap(ours, theirs, ours) is expected
 

@@ -24,7 +24,7 @@ def finding(identifier: str, gain: Gain | None = None) -> Finding:
     return Finding(identifier, "warning", "map", "data.py:7", "it is slow", "map(fast)", gain)
 
 
-def test_what_is_compared() -> None:
+def test_only_findings_that_can_be_tried_are_compared() -> None:
     assert select_compared([finding("shard-missing"), finding("dtype-wide")]) == {}
     several = [finding(name) for name in ("cycle-length-fixed", "prefetch-empty", "cycle-length-fixed")]
     assert select_compared([*several, finding("repeat-missing")]) == {
@@ -161,7 +161,7 @@ def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ahead[1] < 2.1, "it cannot be more than twice, whatever else the machine does"
 
 
-def test_what_is_too_slow_is_not_compared() -> None:
+def test_slow_inputs_are_not_compared() -> None:
     def make() -> Any:
         return tf.data.Dataset.range(100).map(slow).batch(20)
 

@@ -97,7 +97,7 @@ def _fields(one: Measurement) -> dict[str, object]:
     return {name: getattr(one, name) for name in one.__slots__}
 
 
-def test_a_reader_is_told_what_was_dropped_and_what_was_not(
+def test_a_reader_learns_which_batches_were_dropped(
     dropped: Callable[[float | None], str],
 ) -> None:
     good = dropped(4000.0)

@@ -33,7 +33,7 @@ def test_only_what_an_input_has_may_make_later_epochs_faster(
     assert ExaminedInput({"stages": costs, "may_read_files": files}, 0).may_speed_up is expected
 
 
-def test_measurements_that_needed_more_time_are_told() -> None:
+def test_measurements_that_needed_more_time_are_reported() -> None:
     settled = Measurement(1, 1, 88.89, 88.43, 89.35, batches=200)
     other = Measurement(1, 1, 88.89, 88.43, 89.35, settled=False, batches=9)
     assert settling_notes([settled]) == []

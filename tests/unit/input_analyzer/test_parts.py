@@ -173,7 +173,7 @@ def test_functions_that_are_not_there(tmp_path: Path) -> None:
     check_arguments("m.py:train", lambda mode=None, **more: None)
 
 
-def test_what_is_no_dataset_is_refused() -> None:
+def test_results_that_are_no_dataset_are_refused() -> None:
     with pytest.raises(WrongTypeError, match=r"returned list, expected a tf\.data\.Dataset"):
         framework_of([1, 2])
 
@@ -207,7 +207,7 @@ def test_candidates_go_up_to_the_whole_node() -> None:
     assert default_cpu_candidates(64) == (4, 8, 16, 32, 64)
 
 
-def test_an_epoch_is_what_comes_to_repeat() -> None:
+def test_an_epoch_is_the_input_of_repeat() -> None:
     batched = {"batched": True}
     source = Stage("range", "range", 0, attributes={"records": 1000})
     batch = Stage(

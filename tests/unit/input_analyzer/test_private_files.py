@@ -96,7 +96,7 @@ def test_what_a_dataset_keeps_on_disk_is_kept_in_the_folder_of_the_analysis(
 
 
 @pytest.mark.parametrize("make", [cached, snapshotted])
-def test_what_is_complete_is_left_as_it_is_and_made_again(tmp_path: Path, own: Path, make: Make) -> None:
+def test_complete_files_are_kept_and_written_elsewhere(tmp_path: Path, own: Path, make: Make) -> None:
     users = tmp_path / "users"
     users.mkdir()
     path = f"{users}/kept"
@@ -108,14 +108,14 @@ def test_what_is_complete_is_left_as_it_is_and_made_again(tmp_path: Path, own: P
     assert files(own)
 
 
-def test_every_process_of_an_analysis_has_a_folder_of_its_own(tmp_path: Path, own: Path) -> None:
+def test_every_process_of_an_analysis_has_its_own_folder(tmp_path: Path, own: Path) -> None:
     keep_files_apart(Order(purpose="copy", socket=f"{tmp_path}/link", copy_index=3, copies=4))
     assert values(cached(f"{tmp_path}/kept")) == list(range(1, 21))
     assert {Path(file).parent for file in files(tmp_path)} == {tmp_path / "files3"}
 
 
 @pytest.mark.parametrize("kind", ["cache", "snapshot"])
-def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file(
+def test_records_of_two_workers_are_distinguished_though_both_keep_them_in_one_file(
     tmp_path: Path, own: Path, kind: str
 ) -> None:
     def traced(index: int) -> TracedDataset:
@@ -166,7 +166,7 @@ def _values(dtype: Any) -> Any:
     return np.arange(ROWS * 3).reshape(ROWS, 3).astype(dtype)
 
 
-def test_a_graph_holds_no_large_data_and_tells_them_apart() -> None:
+def test_a_graph_holds_no_large_data_and_distinguishes_it() -> None:
     def of(values: Any) -> Any:
         return rebuild_in_graph(lambda: tf.data.Dataset.from_tensor_slices(values).batch(4))[0]
 
@@ -207,7 +207,7 @@ def test_mapped_records_are_the_same(dtype: Any) -> None:
         assert all(np.array_equal(one, other) for one, other in zip(batch, leaves, strict=True))
 
 
-def test_what_has_no_room_on_the_disk_is_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_do_not_fit_on_the_disk_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 

@@ -32,7 +32,7 @@ def test_a_law_is_found_again_from_what_it_predicts(model: RateModel) -> None:
 
 @settings(max_examples=40)
 @given(times, times, st.sampled_from([2.0, 4.0, 16.0]))
-def test_stages_that_overlap_are_told_from_stages_that_queue(
+def test_stages_that_overlap_are_distinguished_from_stages_that_queue(
     serial: float, parallel: float, overlap: float
 ) -> None:
     model = RateModel(serial, parallel, overlap)
@@ -126,7 +126,7 @@ def test_a_queue_keeps_to_its_bounds(computes: float, waits: float, threads: int
     assert queueing_time(computes, waits, threads + 1, cpus) <= time * (1 + 1e-9)
 
 
-def test_threads_of_their_own_cpus_do_not_queue() -> None:
+def test_threads_on_separate_cpus_do_not_queue() -> None:
     assert queueing_time(2.0, 6.0, 4, 4) == 2.0
     assert queueing_time(2.0, 0.0, 4, 2) == 1.0
     assert queueing_time(0.0, 6.0, 4, 2) == 1.5
@@ -191,6 +191,6 @@ def test_a_node_whose_copies_slow_each_other_down_is_not_predicted_to_lose_by_id
 
 
 @pytest.mark.parametrize("rates", [[], [0.0], [-1.0], [math.inf], [math.nan]])
-def test_what_is_no_rate_is_refused(rates: list[float]) -> None:
+def test_invalid_rates_are_refused(rates: list[float]) -> None:
     with pytest.raises(ValueError, match="positive rates"):
         fit([Point(1, 1, rate) for rate in rates])

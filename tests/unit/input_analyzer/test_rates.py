@@ -87,7 +87,7 @@ while True:
     assert not rates.restarts
 
 
-def test_the_first_epoch_is_told_from_those_that_read_from_a_cache(tmp_path: Path) -> None:
+def test_the_first_epoch_is_distinguished_from_those_that_read_from_a_cache(tmp_path: Path) -> None:
     body = """
 for index in range(1_000_000):
     pace(0.05 if index < 20 else 0.01)
@@ -193,7 +193,7 @@ for index in range(1_000_000):
     assert one.samples_per_s > 2 * one.first_epoch_samples_per_s
 
 
-def test_cpu_time_is_that_of_reading_alone(tmp_path: Path) -> None:
+def test_cpu_time_is_only_that_of_reading(tmp_path: Path) -> None:
     # Loading the program, which takes longer in the second copy, and building the input do not count.
     body = """
 spin(0.3)
@@ -266,7 +266,7 @@ while True:
         (16, (1,), 100, 1000, [(1,)]),
     ],
 )
-def test_what_is_measured_on_a_node(
+def test_plans_depend_on_cpus_candidates_and_memory(
     cpus: int, candidates: tuple[int, ...], memory: int, copy: int, counts: list[tuple[int, ...]]
 ) -> None:
     assert [plan.counts for plan in plans(cpus, candidates, memory, copy)] == counts

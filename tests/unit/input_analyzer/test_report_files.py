@@ -61,7 +61,7 @@ def test_two_reports_have_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
     check_different(None, Path("real"))
 
 
-def test_an_open_descriptor_keeps_what_it_has(tmp_path: Path) -> None:
+def test_text_is_appended_to_an_open_descriptor(tmp_path: Path) -> None:
     with (tmp_path / "out.txt").open("w") as out:
         out.write("before\n")
         out.flush()
@@ -86,7 +86,7 @@ def test_a_full_device_is_an_error() -> None:
         (".", "--json: got no file name; expected one, for example --json=input.json"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before(
+def test_unwritable_files_are_refused_before_the_analysis(
     path: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -140,7 +140,7 @@ def test_cpu_time_outside_of_stages_is_reported() -> None:
     assert "CPU time outside of stages:" not in text_of(analysis(None)) + render_html(analysis(None))
 
 
-def test_that_nothing_was_found_is_told() -> None:
+def test_an_empty_result_is_reported() -> None:
     fine = replace(analysis(None), findings=())
     assert "Input Function Report\nnothing to improve" in text_of(fine)
     assert "Nothing to improve." in render_html(fine)
@@ -150,7 +150,7 @@ def test_that_nothing_was_found_is_told() -> None:
         assert "othing to improve" not in report
 
 
-def test_a_model_through_all_points_is_not_told_by_its_rounding() -> None:
+def test_a_model_through_all_points_is_recognized_despite_rounding() -> None:
     found = analysis(None)
     exact = replace(found, model=replace(found.model, relative_error=5e-12))
     assert "it passes through all measured points." in render_html(exact)
@@ -187,7 +187,7 @@ def test_text_and_page_say_plainly_whether_the_input_is_fast_enough(target: floa
     assert render_html(found).count("<h1>Training will be input-bound</h1>") == once
 
 
-def test_text_and_page_say_what_mending_gives() -> None:
+def test_text_and_page_state_the_gain_of_a_change() -> None:
     each = "measured: 1.82 times the rate with 2 CPUs (1.70 to 1.95)"
     together = "together: measured: 2.50 times the rate with 2 CPUs (2.30 to 2.70)"
     shown = " ".join(text_of(analysis(None)).split())
@@ -198,7 +198,7 @@ def test_text_and_page_say_what_mending_gives() -> None:
     assert together in page
 
 
-def test_text_and_page_say_what_a_cold_first_epoch_read_from_the_disk() -> None:
+def test_text_and_page_state_the_disk_reads_of_a_cold_first_epoch() -> None:
     found = analysis(None)
     assert "from disk" not in text_of(found)
     first, *others = found.measurements
@@ -215,7 +215,7 @@ def test_text_and_page_say_what_a_cold_first_epoch_read_from_the_disk() -> None:
     assert found.to_json()["measurements"][0]["first_epoch_disk_bytes_per_sample"] == 3333
 
 
-def test_the_text_ends_with_what_to_type() -> None:
+def test_the_text_ends_with_the_command_to_type() -> None:
     found = analysis(9000.0)
     layout = found.recommendation.layout
     lines = [line.rstrip() for line in text_of(found).rstrip().splitlines()]
@@ -229,7 +229,7 @@ def test_the_text_ends_with_what_to_type() -> None:
     ]
 
 
-def test_the_page_needs_nothing_else_and_escapes_what_the_program_says() -> None:
+def test_the_page_is_self_contained_and_escapes_texts_of_the_program() -> None:
     page = render_html(analysis(9000.0))
     assert "reads &lt;b&gt;all&lt;/b&gt; records" in page
     assert "default-src 'none'" in page
@@ -388,7 +388,7 @@ def test_lines_of_a_finding_hang() -> None:
     assert [len(line) - len(line.lstrip()) for line in shown] == [2, 2, 2, 4, 2]
 
 
-def test_what_is_not_settled_is_marked() -> None:
+def test_unsettled_rates_are_marked() -> None:
     text = "\n".join(lines_of(wide(analysis(None)), 120))
     assert text.count(" *\n") + text.count(" * ") == 1
     assert "\n* unsettled: it needed more time, see the notes below\n" in text
@@ -546,7 +546,7 @@ def seen(page: str) -> Seen:
     return parser
 
 
-def test_what_scrolls_can_be_scrolled_with_the_keyboard() -> None:
+def test_scrollable_parts_can_be_scrolled_with_the_keyboard() -> None:
     found = seen(render_html(analysis(9000.0))).scrolling
     assert len(found) == 4
     for attributes in found:
@@ -555,7 +555,7 @@ def test_what_scrolls_can_be_scrolled_with_the_keyboard() -> None:
         assert attributes["aria-labelledby"]
 
 
-def test_a_path_on_the_page_is_broken_behind_a_slash() -> None:
+def test_a_path_on_the_page_is_broken_after_a_slash() -> None:
     assert "<code>models/<wbr>fc_mnist/<wbr>tf/<wbr>deep/" in render_html(wide(analysis(None)))
 
 

@@ -114,7 +114,7 @@ def test_calls_over_several_lines() -> None:
     ]
 
 
-def test_what_is_not_plain_is_left() -> None:
+def test_complicated_calls_are_unchanged() -> None:
     assert changed("d = d.map(f).map(g)", "parallel-calls-missing", "map", 2) == []
     assert changed("d = d.map(f, **settings)", "parallel-calls-missing", "map", 2) == []
     assert changed("d = d.map(f)", "random-state", "map", 2) == []
@@ -233,7 +233,7 @@ def test_a_diff_is_shown_and_the_file_stays_until_it_is_written(
     assert f"changed: {source}" in capfd.readouterr().err
 
 
-def test_what_git_cannot_bring_back_is_refused_unless_told(source: Path) -> None:
+def test_files_that_git_cannot_restore_are_refused_unless_forced(source: Path) -> None:
     folder = source.parent
     git(folder, "init")
     files = shown(source)
@@ -290,7 +290,7 @@ def f():
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-def test_the_command_writes_what_the_user_agrees_to(tmp_path: Path) -> None:
+def test_the_command_writes_changes_that_the_user_accepts(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(PROGRAM)
     dry = [str(ANALYZER), "--apply-dry-run", "--seconds=1", "mine.py:f"]

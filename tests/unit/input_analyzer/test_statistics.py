@@ -88,7 +88,7 @@ def test_a_rate_that_still_climbs_has_a_wide_interval() -> None:
     assert steady_rate([climbing], 100, 104).relative_half_width > 0.3
 
 
-def test_a_copy_that_stands_still_has_no_rate() -> None:
+def test_a_copy_that_hangs_has_no_rate() -> None:
     found = steady_rate([[Count(100, 5), Count(104, 5)]], 100, 104)
     assert found.samples_per_s == 0
     assert found.relative_half_width == float("inf")
@@ -124,7 +124,7 @@ def test_a_clear_gain_takes_fewer_rounds(
 
 
 @pytest.mark.parametrize(("start_s", "batch_s", "measured"), [(0.5, 0.01, True), (0.0, 0.5, False)])
-def test_a_slow_beginning_alone_does_not_call_an_input_slow(
+def test_a_slow_start_does_not_make_an_input_slow(
     monkeypatch: pytest.MonkeyPatch, start_s: float, batch_s: float, measured: bool
 ) -> None:
     clock = Clock()

@@ -58,7 +58,7 @@ def by_environment(workers: int, index: int) -> Any:
         (lambda workers, index: of_generator(0, 1).map(lambda x: 1 // (x - x)), None),
     ],
 )
-def test_records_tell_what_python_reads(make: Callable[[int, int], Any], expected: bool | None) -> None:
+def test_records_show_what_python_reads(make: Callable[[int, int], Any], expected: bool | None) -> None:
     state = random.getstate()
     program = InputProgram(
         "tensorflow",

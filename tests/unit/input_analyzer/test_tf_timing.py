@@ -161,7 +161,7 @@ def test_stage_times_are_true(make: Callable[[Path], Any], tmp_path: Path) -> No
     assert found_bottleneck.stage == bottleneck
 
 
-def test_waiting_and_computing_are_told_apart() -> None:
+def test_waiting_and_computing_are_distinguished() -> None:
     def make() -> Any:
         # Calling Python takes milliseconds of CPU where other programs are busy: a wait is far longer.
         return numbers().map(burn(4000)).map(nap(20_000)).repeat().batch(2, drop_remainder=True)
@@ -228,7 +228,7 @@ def test_errors_of_the_pipeline_are_its_own() -> None:
 
 
 @pytest.mark.usefixtures("short_chunks")
-def test_tables_of_the_input_function_are_there() -> None:
+def test_tables_of_the_input_function_exist() -> None:
     def make() -> Any:
         keys = tf.lookup.KeyValueTensorInitializer(np.arange(10), np.arange(10) * 2)
         table = tf.lookup.StaticHashTable(keys, -1)

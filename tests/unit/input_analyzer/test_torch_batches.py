@@ -82,7 +82,7 @@ Y = torch.zeros(4, dtype=torch.int32)
         (torch.tensor(1.0), {"element": ()}),
     ],
 )
-def test_what_is_streamed_is_found_and_named(batch: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+def test_streamed_tensors_are_found_and_named(batch: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     leaves = flatten_batch(batch)
     assert {name: tuple(leaf.shape) for name, leaf in leaves.items()} == shapes
     assert all(leaf.nbytes for leaf in leaves.values())
@@ -106,7 +106,7 @@ def test_what_is_streamed_is_found_and_named(batch: Any, shapes: dict[str, tuple
         ([], "is list without a tensor"),
     ],
 )
-def test_what_cannot_be_streamed_is_refused_by_name_and_type(batch: Any, said: str) -> None:
+def test_tensors_that_cannot_be_streamed_are_refused_by_name_and_type(batch: Any, said: str) -> None:
     with pytest.raises(ComponentError) as refused:
         flatten_batch(batch)
     assert all(part in str(refused.value) for part in said.split(" ... "))
@@ -135,7 +135,7 @@ def test_a_batch_has_as_many_samples_as_the_loader_says(collate: Any, bytes_per_
 
 
 @pytest.mark.parametrize("kind", [Pair, lambda x, y: UserDict(x=x, y=y), lambda x, y: {"x": [y, {"z": x}]}])
-def test_records_are_told_apart_in_whatever_they_come(kind: Any) -> None:
+def test_records_are_distinguished_in_any_container(kind: Any) -> None:
     one, other = torch.zeros(5000), torch.zeros(5000)
     other[2500] = 1  # its text is that of the other one
     first, again, second = (digest(kind(x, "name")) for x in (one, one.clone(), other))
@@ -144,7 +144,7 @@ def test_records_are_told_apart_in_whatever_they_come(kind: Any) -> None:
     assert first != digest(kind(one, "other name"))
 
 
-def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
+def test_text_is_counted_and_a_note_reports_that_it_cannot_be_streamed() -> None:
     leaves = flatten_batch({"x": X, "names": ["a", "bc"], "raw": b"raw", "paths": np.array([["ä"]], object)})
     assert {
         name: (leaf.dtype, leaf.shape, leaf.nbytes) for name, leaf in leaves.items() if name != "element['x']"

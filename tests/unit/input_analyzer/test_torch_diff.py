@@ -87,11 +87,11 @@ def test_several_findings_about_a_call_of_several_lines() -> None:
         ("l = DataLoader(d)", "DistributedSampler(dataset, num_replicas=tasks, rank=task)"),
     ],
 )
-def test_what_is_not_plain_is_left(before: str, recommended: str) -> None:
+def test_complicated_calls_are_unchanged(before: str, recommended: str) -> None:
     assert changed(before, recommended) == []
 
 
-def test_parentheses_behind_the_last_argument_may_stand_on_lines_of_their_own() -> None:
+def test_parentheses_after_the_last_argument_may_be_on_separate_lines() -> None:
     body = """\
     l = DataLoader(
         d, collate_fn=(  # (

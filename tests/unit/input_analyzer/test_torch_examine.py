@@ -75,7 +75,7 @@ def test_random_augmentation_does_not_hide_that_two_tasks_read_the_same() -> Non
     assert "shard-missing" in found(lambda shard: bare(Augmented(draw), sampler=None))
 
 
-def test_what_nobody_can_tell_of_tasks_is_a_note() -> None:
+def test_unknown_sharding_is_a_note() -> None:
     own = np.random.default_rng()
     unknown = examined(lambda shard: bare(Augmented(lambda: 0.0, own), sampler=None))
     assert unknown.sharded is None
@@ -131,7 +131,7 @@ def test_streams_are_split_in_several_ways() -> None:
     assert set(multiprocessing.active_children()) <= before, "nothing waits for the garbage collector"
 
 
-def test_a_function_shards_by_what_csrun_tells_a_worker() -> None:
+def test_a_function_shards_by_the_environment_of_a_worker() -> None:
     def train_input() -> Any:
         tasks = int(os.environ.get("CSRUN_NUM_TASKS", "2")) - 1
         index = int(os.environ.get("CSRUN_TASK_INDEX", "0"))

@@ -173,7 +173,7 @@ def test_the_last_batch_may_be_smaller() -> None:
     assert not last(63, batch_sampler=[[0, 1], [2, 3]], **alone), "nobody knows"
 
 
-def test_records_come_alone() -> None:
+def test_a_loader_of_single_records_is_reported() -> None:
     alone = loader(Numbers(), batch_size=None, drop_last=False)
     assert "loader-batch-missing" in judged(alone)
 

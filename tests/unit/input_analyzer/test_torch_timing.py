@@ -77,21 +77,21 @@ def test_stage_times_are_true(case: Any) -> None:
     "case", [case for case in pipelines.CASES if case.name in ("composed", "wrapped", "rare", "collating")],
     ids=lambda case: case.name,
 )  # fmt: skip
-def test_computing_is_told_by_stage(case: Any) -> None:
+def test_compute_time_is_reported_by_stage(case: Any) -> None:
     times = times_of(case.make(), 0.4)
     for stage, (cpu, _) in case.costs.items():
         # What the machine does besides makes the CPU time of some calls longer, never shorter.
         assert 0.9 * cpu <= times[stage].cpu_us <= 1.3 * cpu + CALL_US, times[stage]
 
 
-def test_waiting_and_computing_are_told_apart() -> None:
+def test_waiting_and_computing_are_distinguished() -> None:
     times = times_of(DataLoader(Records(1000, 4000, transform=pipelines.Nap(3000)), batch_size=4))
     assert times["getitem"].cpu_us > 900
     assert times["getitem"].wait_us > 2 * times["getitem"].cpu_us
     assert times["transform"].wait_us > 4 * times["transform"].cpu_us
 
 
-def test_what_other_programs_take_is_no_waiting() -> None:
+def test_cpu_time_of_other_programs_is_no_waiting() -> None:
     """The thread shares its CPU with another one that computes all the time."""
     cpu = min(os.sched_getaffinity(0))
     pin = f"import os; os.sched_setaffinity(0, [{cpu}])\nwhile True: pass"
@@ -140,7 +140,7 @@ def test_the_line_of_a_derived_loader_is_that_of_its_user() -> None:
     assert Path(__file__).read_text().splitlines()[line - 1] == "        loader = Mine(Records())"
 
 
-def test_datasets_and_transforms_within_a_dataset_are_stages_of_their_own() -> None:
+def test_datasets_and_transforms_within_a_dataset_are_separate_stages() -> None:
     pipeline = read_pipeline(pipelines.composed())
     assert {stage.name: stage.inputs for stage in pipeline.stages} == {
         "sampler": (),
@@ -158,7 +158,7 @@ def test_datasets_and_transforms_within_a_dataset_are_stages_of_their_own() -> N
     assert "torch_pipelines.py" in str(pipeline.by_name["transform.Nap"].source)
 
 
-def test_what_nothing_calls_is_left_out() -> None:
+def test_unused_functions_are_left_out() -> None:
     pipeline = read_pipeline(pipelines.composed(), unused={"transform.Nap", "getitem.ConcatDataset"})
     assert pipeline.by_name["transform.<lambda>"].inputs == ("transform.Burn",)
     assert pipeline.by_name["getitem"].inputs == ("getitem.Records",)
@@ -234,7 +234,7 @@ def test_errors_of_the_dataset_are_its_own_and_leave_it_as_it_was() -> None:
     assert type(inner) is Broken
 
 
-def test_parts_that_call_each_other_are_told_apart() -> None:
+def test_parts_that_call_each_other_are_distinguished() -> None:
     profile = Profile()
     profile.enter("outer")
     pipelines.burn(2000)

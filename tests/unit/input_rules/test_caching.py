@@ -58,7 +58,7 @@ def test_a_cache_file_is_to_be_of_one_worker(workers: int, severity: str, tmp_pa
     assert "cache-file-shared" not in input_with(lambda index: f"kept-{index}")
 
 
-def test_a_cache_behind_a_range_is_weighed_too() -> None:
+def test_a_cache_after_a_range_is_weighed_too() -> None:
     def make(step: int) -> Any:
         wide = tf.data.Dataset.range(3, 1_000_003, step).shard(2, 0).map(lambda k: tf.fill([1000], k))
         return finish(wide.cache())

@@ -103,7 +103,7 @@ def found(make: Callable[[], Any], *, training: bool = True) -> list[Finding]:
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_batches_that_a_library_makes_are_told_of(name: str, folder: Path) -> None:
+def test_batches_that_a_library_makes_are_reported(name: str, folder: Path) -> None:
     op, recommended, make, changed = LIBRARIES[name]
     (finding,) = found(lambda: make(folder))
     assert (finding.id, finding.severity, finding.op) == ("drop-remainder-missing", "error", op)
@@ -153,14 +153,14 @@ def test_what_is_recommended_for_windows_and_buckets_helps() -> None:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_other_unknown_sizes_are_told_of_once(name: str) -> None:
+def test_other_unknown_sizes_are_reported_once(name: str) -> None:
     op, make = UNKNOWN[name]
     (finding,) = found(make)
     assert (finding.id, finding.severity, finding.op) == ("shape-unknown", "error", op)
     assert "?" in finding.message or "of any shape" in finding.message
 
 
-def test_both_are_told_of_where_both_are_true() -> None:
+def test_both_findings_are_reported_where_both_are_true() -> None:
     def rows() -> Any:
         return tf.keras.utils.timeseries_dataset_from_array(ROWS, None, 4, batch_size=8)
 
@@ -277,7 +277,7 @@ def windows() -> Any:
 
 
 @pytest.mark.parametrize(("make", "maker"), [(characters, "batch"), (windows, "window")])
-def test_what_is_batched_again_is_a_record(make: Callable[[], Any], maker: str) -> None:
+def test_elements_that_are_batched_again_are_records(make: Callable[[], Any], maker: str) -> None:
     def small() -> Any:
         return make().shuffle(10, seed=1).batch(8)
 
@@ -311,7 +311,7 @@ def test_the_samples_of_what_was_unbatched() -> None:
 @pytest.mark.parametrize(
     ("inner", "read"), [(tf.data.TextLineDataset, "files"), (tf.data.Dataset, "datasets")]
 )
-def test_what_an_interleave_reads(inner: Any, read: str) -> None:
+def test_an_interleave_names_the_kind_of_its_inputs(inner: Any, read: str) -> None:
     def of_names() -> Any:
         names = tf.data.Dataset.from_tensor_slices(["/data/a", "/data/b"])
         made = inner if read == "files" else inner.from_tensors

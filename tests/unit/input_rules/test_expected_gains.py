@@ -41,7 +41,7 @@ def test_calls_side_by_side_gain_what_the_rest_of_the_pipeline_allows() -> None:
     assert gain.at_most
 
 
-def test_what_tensorflow_does_by_itself_is_no_gain() -> None:
+def test_optimizations_of_tensorflow_itself_are_no_gain() -> None:
     chain = pipeline("range", "map", "batch", optimized=True, stateful=False)
     stages = tuple(replace(s, attributes={**s.attributes, "optimized": True}) for s in chain.stages)
     gain = parallel_gain(replace(chain, stages=stages), context(4, map=90.0, batch=10.0), stages[1])
@@ -69,7 +69,7 @@ def test_where_almost_nothing_is_left_there_is_no_figure() -> None:
     assert calls.times == pytest.approx(64, rel=0.1)
 
 
-def test_what_is_done_in_the_first_epoch_is_gained_there() -> None:
+def test_work_of_the_first_epoch_is_gained_there() -> None:
     times = {
         "range": StageTime("range", 0.0, 0.0, once=True),
         "map": StageTime("map", 60.0, 0.0, once=True),

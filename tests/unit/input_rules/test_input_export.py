@@ -18,7 +18,7 @@ from input_rules.input_export import (
 )
 
 
-def test_what_the_environment_names_takes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_function_named_in_the_environment_takes_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     taker = ModuleType("taker")
     taker.__dict__["take"] = lambda *given: taken.append(given)

@@ -52,7 +52,7 @@ def test_options_may_give_up_the_order() -> None:
     )
 
 
-def test_the_number_of_files_at_once_helps_with_few_cpus() -> None:
+def test_reading_several_files_simultaneously_helps_with_few_cpus() -> None:
     def read(length: int) -> Any:
         parts = files().interleave(tf.data.TextLineDataset, cycle_length=length, num_parallel_calls=AUTOTUNE)
         return finish(parts)
@@ -115,7 +115,7 @@ def test_classes_have_their_names() -> None:
     assert [pipeline_of(make).last.op for make in (table, rows)] == ["CsvDataset", "FixedLengthRecordDataset"]
 
 
-def test_what_tensorflow_does_by_itself_is_a_hint() -> None:
+def test_optimizations_of_tensorflow_itself_are_hints() -> None:
     def mapped(function: Any) -> Any:
         return finish(slices()).map(function).prefetch(2)
 
@@ -146,7 +146,7 @@ def test_maps_that_need_single_records_may_stand_before_batch() -> None:
     assert "map-before-batch" not in found(lambda: finish(slices().map(lambda x: {"x": x})))
 
 
-def test_every_wide_type_says_what_it_gives_to_mend_it() -> None:
+def test_every_wide_type_states_the_gain_of_a_narrower_one() -> None:
     def make(drop_remainder: bool) -> Any:
         return slices(RECORDS.astype(np.float64)).repeat().batch(8, drop_remainder=drop_remainder)
 
@@ -179,7 +179,7 @@ def test_wide_types_of_one_call_are_one_finding() -> None:
     assert str(wide.gain) == "expected: 512 bytes a batch become 256"
 
 
-def test_what_takes_no_time_is_not_worth_a_change() -> None:
+def test_cheap_stages_are_not_worth_a_change() -> None:
     make = CASES["parallel-calls-missing"]
     dear = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}
     cheap = {"map": StageTime("map", 1.0, 0.0), "batch": StageTime("batch", 99.0, 0.0)}

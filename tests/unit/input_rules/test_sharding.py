@@ -26,7 +26,7 @@ from .rule_cases import (
 )
 
 
-def test_a_shard_is_recommended_behind_what_chooses_by_the_order() -> None:
+def test_a_shard_is_recommended_after_stages_that_select_by_order() -> None:
     split = found(lambda: finish(slices().take(8)), sharded=False)["shard-missing"].recommended
     assert split.startswith("shard(num_workers, worker_index) after take() in ")
     shuffled = found(lambda: finish(slices().shuffle(9, seed=1).take(8)), sharded=False)["shard-missing"]
@@ -137,7 +137,7 @@ def test_one_record_is_not_shared_out() -> None:
     assert "shard-missing" in {one.id for one in inspect(lambda n, i: cut()).findings}
 
 
-def test_batches_that_are_chosen_by_their_order_are_shared_out_behind_that() -> None:
+def test_batches_that_are_selected_by_order_are_sharded_afterwards() -> None:
     """The advice for the one without a shard is what the other one does."""
     bare = inspect(lambda workers, index: slices().batch(8).take(5).prefetch(2))
     (missing,) = (one for one in bare.findings if one.id == "shard-missing")

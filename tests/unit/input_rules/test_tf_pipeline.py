@@ -57,7 +57,7 @@ def test_stages_are_the_calls_of_the_user() -> None:
     assert [stage.position for stage in pipeline.stages] == list(range(12))
 
 
-def test_arguments_and_what_functions_do() -> None:
+def test_arguments_and_effects_of_functions_are_read() -> None:
     by_name = pipeline_of(everything).by_name
     found = {name: by_name[name].attributes for name in by_name}
     assert found["map"]["num_parallel_calls"] == 3
@@ -74,7 +74,7 @@ def test_arguments_and_what_functions_do() -> None:
     assert found["prefetch"]["buffer_size"] == AUTOTUNE
 
 
-def test_python_random_and_single_records_are_told() -> None:
+def test_python_random_and_single_records_are_reported() -> None:
     def make() -> Any:
         numbers = tf.data.Dataset.range(9)
         called = numbers.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64))
@@ -165,7 +165,7 @@ def test_whether_two_workers_read_the_same(make: Callable[[int, int], Any], expe
     assert inspect(make, workers=3).context.sharded is expected
 
 
-def test_what_was_not_compared_is_said() -> None:
+def test_inputs_that_could_not_be_compared_are_reported() -> None:
     def slow(workers: int, index: int) -> Any:
         time.sleep(0.02)
         return not_at_all(workers, index)

@@ -45,7 +45,7 @@ def test_stages_between_two_buffers_take_turns() -> None:
     assert of(lambda: numbers().map(python).prefetch(0).batch(2))["prefetch"].number == 0
 
 
-def test_parallel_calls_have_threads_of_their_own() -> None:
+def test_parallel_calls_have_their_own_threads() -> None:
     found = of(
         lambda: numbers().map(python).map(plain, num_parallel_calls=3).map(python, AUTOTUNE).shuffle(2)
     )

@@ -295,7 +295,7 @@ def check_nests(module: ModuleOp) -> None:
 
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow])
 @given(groups(), st.integers(0, 2**16))
-def test_lair_and_its_passes_compute_what_jax_does(group: Group, seed: int) -> None:
+def test_lair_and_its_passes_compute_the_values_of_jax(group: Group, seed: int) -> None:
     check_group(group, seed)
 
 

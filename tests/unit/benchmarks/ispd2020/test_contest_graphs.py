@@ -38,7 +38,7 @@ def graphs() -> dict[str, ContestGraph]:
     return {letter: parse_graph(text, letter) for letter, text in contest_graphs().items()}
 
 
-def test_all_twenty_are_there(graphs: dict[str, ContestGraph]) -> None:
+def test_all_twenty_graphs_exist(graphs: dict[str, ContestGraph]) -> None:
     assert "".join(sorted(graphs)) == "ABCDEFGHIJKLMNOPQRST"
 
 

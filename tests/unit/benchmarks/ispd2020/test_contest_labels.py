@@ -62,7 +62,7 @@ def labels_of(graph: ContestGraph, menus: list[Menu], target: float) -> list[Lab
 
 @pytest.mark.parametrize("letter", LETTERS)
 @pytest.mark.parametrize("factor", [1.1, 10.0])
-def test_labels_of_a_menu_are_what_the_kernel_says(letter: str, factor: float) -> None:
+def test_labels_of_a_menu_are_those_of_the_kernel(letter: str, factor: float) -> None:
     graph, target = graphs()[letter], factor * least_time(letter)
     for kernel, found, curve in zip(graph.kernels, menus_of(graph, target), curves_of(letter), strict=True):
         assert len(found)

@@ -32,7 +32,7 @@ def test_dblock_is_as_wide_as_its_parts_together_and_as_slow_as_the_slowest() ->
     assert found.time == max(49 * 8 * 8, 49 * 4 * 4 * 9, 49 * 8 * 8)
 
 
-def test_cblock_halves_the_image_behind_its_second_convolution() -> None:
+def test_cblock_halves_the_image_after_its_second_convolution() -> None:
     block = block_kernel("k", "cblock", 14, 14, 64)
     assert [(c.rows, c.inputs, c.outputs, c.stride) for c in block.convolutions] == [
         (14, 32, 16, 1),

@@ -100,7 +100,7 @@ def test_oblong_fabrics_are_filled() -> None:
     assert result.score.used_tiles > 0.8 * 200 * 30
 
 
-def test_one_kernel_alone_reaches_the_bound() -> None:
+def test_a_single_kernel_reaches_the_bound() -> None:
     result = solve(graph_of(1, side=30), 20, moves_per_round=10)
     assert result.score.objective == pytest.approx(result.known_bounds.time, rel=2e-4)
 

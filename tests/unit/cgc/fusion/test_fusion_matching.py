@@ -102,7 +102,7 @@ SECOND_USER = """
 """
 
 
-def test_ops_beside_the_root_are_found_among_the_users_of_a_value() -> None:
+def test_ops_next_to_the_root_are_found_among_the_users_of_a_value() -> None:
     exp = "%e = cirh.Exp %a : (tensor<4xf32>) -> tensor<4xf32>\n"
     (found,) = matches(pattern(SECOND_USER, "%root"), program(exp + binary("m", "Mul", "a", "b")))
     assert (found["x"], found["y"]) == ("a", "b")
@@ -190,7 +190,7 @@ def test_an_op_with_other_makers_is_not_compared_with_a_pattern(operands: str, f
     assert PatternText("p", "", frozenset(), frozenset(), root).may_fit(add) is fits
 
 
-def test_an_op_is_compared_with_the_patterns_of_its_name_alone() -> None:
+def test_an_op_is_compared_only_with_the_patterns_of_its_name() -> None:
     for root, patterns in load_patterns(ALL_GROUPS).items():
         assert {pattern.compiled.root.name for pattern in patterns} == {root}
 
@@ -211,7 +211,7 @@ def test_unknown_files_of_patterns_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Mul", "Div"])
-def test_negations_of_both_operands_go_at_once(kind: str) -> None:
+def test_negations_of_both_operands_are_removed_together(kind: str) -> None:
     """One after the other they would double with each square of a square."""
     lines, last = [], "a"
     for depth in range(40):

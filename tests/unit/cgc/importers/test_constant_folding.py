@@ -158,12 +158,12 @@ def elements(graph: tf.Graph, y: Any) -> int:
     return sum(op.to_array().size for op in imported.module.walk() if isinstance(op, ConstOp))
 
 
-def test_what_repeats_is_there_once(graph: tf.Graph) -> None:
+def test_repeated_layers_exist_once(graph: tf.Graph) -> None:
     ramp = tf.constant(np.arange(50.0)[None, :, None])
     assert elements(graph, tf.cast(ramp * tf.ones([64, 1, 128], tf.float64), tf.float32)) == 50
 
 
-def test_what_the_device_can_compute_stays_an_operation(graph: tf.Graph) -> None:
+def test_ops_that_the_device_can_compute_are_not_folded(graph: tf.Graph) -> None:
     """The table of distances is not in the step, though float64 is made of it as well."""
     y = tf.stack([tf.cast(distances(), tf.float32), tf.cast(distances() / 7 > 1, tf.float32)])
     assert elements(graph, y) < SIZE * SIZE + 5 * SIZE
@@ -182,7 +182,7 @@ def test_data_in_float64_is_refused_as_before(graph: tf.Graph) -> None:
         import_step(graph, inputs=[x], outputs={"y": picked}, updates=[], mode="infer", seed=0)
 
 
-def test_what_tensorflow_refuses_is_a_fault_of_the_node(graph: tf.Graph) -> None:
+def test_an_error_of_tensorflow_is_reported_at_the_node(graph: tf.Graph) -> None:
     table = tf.gather(tf.constant(np.arange(9.0)), tf.range(5000), name="pick")
     with pytest.raises(GraphImportError, match=r"indices\[9\] = 9 is not in \[0, 9\)"):
         elements(graph, tf.cast(table, tf.float32))

@@ -240,7 +240,7 @@ def refusal(graph: tf.Graph, inputs: list[Any], output: Any) -> GraphImportError
     return caught.value
 
 
-def test_loops_that_data_ends_and_other_faults_are_refused_at_once(graph: tf.Graph) -> None:
+def test_loops_that_data_ends_and_other_errors_are_refused_together(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.float32, [8, 6], "x")
     (halved,) = tf.while_loop(lambda h: tf.reduce_sum(h) > 1.0, lambda h: (h / 2.0,), [x], name="halving")
     line = inspect.currentframe().f_lineno - 1

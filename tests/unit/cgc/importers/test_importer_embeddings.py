@@ -402,7 +402,7 @@ def test_rows_of_two_different_uniques_do_not_mix(graph: tf.Graph) -> None:
     assert "depends on the data" in message
 
 
-def test_a_sparse_update_of_rows_that_may_repeat_says_what_to_do(graph: tf.Graph) -> None:
+def test_a_sparse_update_of_rows_that_may_repeat_gives_advice(graph: tf.Graph) -> None:
     ids, x = tf1.placeholder(tf.int32, [6], "ids"), tf1.placeholder(tf.float32, [6, WIDTH])
     table, accum = embedding_table(), embedding_table("accum")
     update = tf.raw_ops.ResourceSparseApplyAdagrad(

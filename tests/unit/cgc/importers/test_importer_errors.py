@@ -28,7 +28,7 @@ def refuse(
     return str(caught.value)
 
 
-def test_all_unknown_ops_are_named_at_once_with_node_shape_and_line(graph: tf.Graph) -> None:
+def test_all_unknown_ops_are_named_together_with_node_shape_and_line(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.float32, [4, 4])
     bessel = tf.math.bessel_i0e(x, name="bessel")
     spence = tf.math.special.spence(tf.math.bessel_i0e(bessel) + x, name="li")
@@ -48,7 +48,7 @@ def test_all_unknown_ops_are_named_at_once_with_node_shape_and_line(graph: tf.Gr
     assert "input function" in lines[3]
 
 
-def test_unknown_op_behind_a_gradient_is_at_the_line_of_its_forward_op(graph: tf.Graph) -> None:
+def test_unknown_op_after_a_gradient_is_at_the_line_of_its_forward_op(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.float32, [4])
     y, line = tf.math.bessel_i0e(x) ** 2, inspect.currentframe().f_lineno
     message = refuse(graph, UnsupportedOpsError, [x], tf1.gradients(y, [x])[0])
@@ -64,7 +64,7 @@ def test_many_nodes_of_one_line_are_one_entry(graph: tf.Graph) -> None:
     assert "(5 such nodes)" in message
 
 
-def test_loops_of_the_first_tensorflow_say_what_to_do(graph: tf.Graph) -> None:
+def test_loops_of_tensorflow_1_are_refused_with_advice(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.float32, [])
     tf1.disable_control_flow_v2()
     try:
@@ -76,14 +76,14 @@ def test_loops_of_the_first_tensorflow_say_what_to_do(graph: tf.Graph) -> None:
     assert "enable_control_flow_v2()" in message
 
 
-def test_sizes_that_depend_on_data_say_what_to_do(graph: tf.Graph) -> None:
+def test_sizes_that_depend_on_data_are_refused_with_advice(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.float32, [8])
     message = refuse(graph, DynamicShapeError, [x], tf.boolean_mask(x, x > 0))
     assert "Where" in message
     assert "tf.where(condition, x, y)" in message
 
 
-def test_arithmetic_on_joined_sparse_gradients_says_what_to_do(graph: tf.Graph) -> None:
+def test_arithmetic_on_joined_sparse_gradients_gives_advice(graph: tf.Graph) -> None:
     ids = tf1.placeholder(tf.int32, [8])
     table = tf1.get_variable("table", [11, 4])
     (gradient,) = tf1.gradients(tf.reduce_sum(tf.gather(table, ids)), [table])
@@ -94,7 +94,7 @@ def test_arithmetic_on_joined_sparse_gradients_says_what_to_do(graph: tf.Graph) 
     assert "tf.convert_to_tensor(gradient)" in message
 
 
-def test_ref_variables_say_what_to_do(graph: tf.Graph) -> None:
+def test_ref_variables_are_refused_with_advice(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.float32, [3])
     weight = tf1.get_variable("w", [3], use_resource=False)
     train = tf1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(weight * x))
@@ -171,7 +171,7 @@ def test_a_placeholder_that_no_batch_feeds(graph: tf.Graph) -> None:
     assert "no input of the step" in message
 
 
-def test_faults_of_all_kinds_come_in_one_message(graph: tf.Graph) -> None:
+def test_errors_of_all_kinds_come_in_one_message(graph: tf.Graph) -> None:
     x, n = tf1.placeholder(tf.float32, [6]), tf1.placeholder(tf.int32, [1])
     outputs = (
         tf.math.bessel_i0e(x),
@@ -208,7 +208,7 @@ def test_a_result_of_an_iterator_that_no_batch_feeds(graph: tf.Graph) -> None:
     assert "its input labels:0 has no value on the device; no batch feeds it" in message
 
 
-def test_candidates_that_are_drawn_in_the_step_say_what_to_do(graph: tf.Graph) -> None:
+def test_candidates_that_are_drawn_in_the_step_are_refused_with_advice(graph: tf.Graph) -> None:
     x, labels = tf1.placeholder(tf.float32, [4, 6]), tf1.placeholder(tf.int64, [4, 1])
     weights, biases = tf1.get_variable("w", [20, 6]), tf1.get_variable("b", [20])
     loss = tf.nn.sampled_softmax_loss(weights, biases, labels, x, 5, 20)

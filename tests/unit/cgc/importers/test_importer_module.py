@@ -155,7 +155,7 @@ def test_shape_arithmetic_leaves_no_ops(graph: tf.Graph) -> None:
     assert reshape.result.type.get_shape() == (4, 6)
 
 
-def test_what_the_step_does_not_need_is_left_out(graph: tf.Graph) -> None:
+def test_ops_that_the_step_does_not_need_are_left_out(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.float32, [2])
     unused = tf1.get_variable("unused", [2])
     tf.strings.as_string(x + unused)

@@ -132,7 +132,7 @@ def test_layouts_of_fully_connected_kernels_keep_a_reserve() -> None:
     assert np.allclose(kept[~fastest], coefficient("matmul_reserve"), atol=0.002)
 
 
-def test_attention_lies_in_the_published_rectangle() -> None:
+def test_attention_has_the_published_rectangle() -> None:
     """GPT-2: 52 x 169 PEs and 964 cycles with blocks of 24 x 96, 24 x 32, 24 x 64 and 48 x 64."""
     found = configurations(Kernel("k", "attention", ATTENTION))
     layouts = [found[index] for index in np.flatnonzero((found.width == 169) & (found.height == 52))]
@@ -269,7 +269,7 @@ def test_kernels_without_usable_sizes_are_refused(kernel: Kernel, message: str) 
         configurations(kernel)
 
 
-def test_every_family_says_what_it_does() -> None:
+def test_every_family_has_a_description() -> None:
     assert all(family.doc for family in FAMILIES.values())
 
 

@@ -48,7 +48,7 @@ def test_there_is_a_case_for_every_op() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_op_alone_compiles_to_a_report(name: str) -> None:
+def test_a_single_op_compiles_to_a_report(name: str) -> None:
     module = single_op_module(*CASES[name])
     fabric = load_fabric("cs2")
 

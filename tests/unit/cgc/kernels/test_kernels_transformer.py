@@ -108,7 +108,7 @@ def test_an_attention_layer_is_one_kernel_with_its_projections(core: Callable[..
     assert sizes["resident_bytes"] == 4 * 4 * (WIDTH * WIDTH + WIDTH)
 
 
-def test_scores_of_the_shape_of_the_heads_are_told_apart() -> None:
+def test_scores_of_the_shape_of_the_heads_are_distinguished() -> None:
     """Six positions and heads of six: queries, keys, values, context and scores have one shape."""
     step = Step()
     query, key, value = (step.argument((4, 2, 6, 6), INPUT_NAME, f"input_{i}") for i in (1, 2, 3))
@@ -171,7 +171,7 @@ def test_a_composite_takes_as_long_as_a_bias_and_an_activation(name: str) -> Non
     )
 
 
-def test_positions_are_added_in_a_kernel_of_their_own() -> None:
+def test_positions_are_added_in_a_separate_kernel() -> None:
     step = Step()
     table = step.state(LENGTH, WIDTH)
     code = step.add(ops.BroadcastInDimOp(table, (BATCH, LENGTH, WIDTH), (1, 2)))
@@ -271,7 +271,7 @@ def test_an_attention_that_sees_later_keys_holds_a_sample_back() -> None:
     assert whole - rows_only == pytest.approx(2 * (coefficient("attention_delay") - 1 / LENGTH))
 
 
-def test_a_causal_mask_is_found_beside_others_and_where_attention_is_not_fused() -> None:
+def test_a_causal_mask_is_found_among_others_and_without_fused_attention() -> None:
     rows_only = waiting_for(biased_core(CAUSAL, padded=False))
     assert waiting_for(biased_core(CAUSAL, padded=True)) == rows_only
     assert waiting_for(biased_core(WINDOW, padded=False)) == rows_only

@@ -223,7 +223,7 @@ def results() -> dict[str, list[Values]]:
 
 
 @pytest.mark.parametrize(("name", "make", "arguments"), CASES, ids=[case[0] for case in CASES])
-def test_a_loop_nest_computes_what_the_op_does(
+def test_a_loop_nest_computes_the_values_of_the_op(
     results: dict[str, list[Values]], name: str, make: Make, arguments: Sequence[Values]
 ) -> None:
     arguments = [np.asarray(value) for value in arguments]
@@ -315,7 +315,7 @@ EXTERN: list[tuple[str, Make, Sequence[Values], str]] = [
 
 
 @pytest.mark.parametrize(("make", "arguments", "loops"), [c[1:] for c in EXTERN], ids=[c[0] for c in EXTERN])
-def test_what_linalg_cannot_express_says_what_it_is(
+def test_ops_that_linalg_cannot_express_are_named(
     make: Make, arguments: Sequence[Values], loops: str
 ) -> None:
     arguments = [np.asarray(value) for value in arguments]

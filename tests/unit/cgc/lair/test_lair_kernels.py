@@ -126,7 +126,7 @@ def test_loops_that_are_alike_share_a_line() -> None:
         (lambda x: [ops.TopKOp(x, 2)], "reduction"),
     ],
 )
-def test_the_loops_say_what_family_a_kernel_is_of(build: Build, family: str) -> None:
+def test_the_loops_determine_the_family_of_a_kernel(build: Build, family: str) -> None:
     assert kernel([(BATCH, 8)], build).family == family
 
 
@@ -329,7 +329,7 @@ def test_the_kept_text_computes_the_kernel() -> None:
     np.testing.assert_allclose(got, np.cumsum(np.sin(x * gain), axis=1), rtol=1e-5, atol=1e-5)
 
 
-def test_calls_in_the_kept_text_have_names_of_their_own() -> None:
+def test_calls_in_the_kept_text_have_their_own_names() -> None:
     def body(arguments: Sequence[SSAValue]) -> tuple[list[Operation], list[SSAValue]]:
         x = arguments[0]
         largest = ops.TopKOp(x, 3).set_origin(layer=("a",))

@@ -64,7 +64,7 @@ def test_a_deeper_network_has_more_layers_and_the_same_functions(three_blocks: S
     assert set(used) == {used[0]}
 
 
-def test_layers_compute_what_the_whole_step_does(three_blocks: Step, whole: Run) -> None:
+def test_layers_compute_the_values_of_the_whole_step(three_blocks: Step, whole: Run) -> None:
     assert_same_numbers(three_blocks, cut_step(three_blocks.module), whole)
 
 
@@ -96,7 +96,7 @@ def test_penalties_of_weights_are_computed_where_the_weights_are() -> None:
     assert_same_numbers(step, cut)
 
 
-def test_what_cannot_be_cut_is_one_layer() -> None:
+def test_steps_that_cannot_be_cut_are_one_layer() -> None:
     torch.manual_seed(0)
     batch = torch.randn(4, 32), torch.randn(4, 32)
     step = sgd_step(nn.Linear(32, 32), lambda model, x, y: F.mse_loss(model(x), y), batch)

@@ -49,7 +49,7 @@ def test_weights_come_gradients_leave_and_activations_wait(five: StreamedStep) -
     assert sum(moved.stash for moved in traffic) <= peak_bytes(five.schedule)
 
 
-def test_layers_are_computed_again_until_activations_fit(five: StreamedStep) -> None:
+def test_layers_are_recomputed_until_activations_fit(five: StreamedStep) -> None:
     peak = peak_bytes(five.schedule)
     assert layers_to_recompute(five.schedule, peak) == frozenset()
     one = layers_to_recompute(five.schedule, peak - 1)
@@ -105,7 +105,7 @@ def test_backward_parts_take_longer_than_forward_parts(five: StreamedStep) -> No
     assert plan.forward_cycles + plan.backward_cycles == pytest.approx(plan.copies.cycles)
 
 
-def test_layers_have_names_of_their_own(five: StreamedStep) -> None:
+def test_layers_have_their_own_names(five: StreamedStep) -> None:
     names = layer_names(five)
     assert len(names) == len(five.cut.layers)
     assert len(set(names[1:-1])) == len(names) - 2

@@ -179,7 +179,7 @@ def test_samples_that_need_each_other_are_not_separated() -> None:
         cut_step(module, micro_batches=2)
 
 
-def test_a_batch_that_cannot_be_cut_is_computed_at_once_and_the_user_told_why() -> None:
+def test_a_batch_that_cannot_be_cut_is_computed_whole_and_the_log_gives_the_reason() -> None:
     torch.manual_seed(3)
     batch = tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6)))
     module = sgd_step(Normalized(), token_loss, batch).module  # type: ignore[arg-type]

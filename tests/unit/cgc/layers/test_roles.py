@@ -66,7 +66,7 @@ def builder(*arguments: str) -> Builder:
     return made
 
 
-def test_scaling_and_clipping_stay_behind_the_gradient() -> None:
+def test_scaling_and_clipping_stay_after_the_gradient() -> None:
     b = builder("x", "w")
     b.op("y", "x", "w")
     b.op("gradient", "x", "y")

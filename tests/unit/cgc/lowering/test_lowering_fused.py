@@ -135,7 +135,7 @@ def test_softmax_gradient(run_op, rng, axis):
     np.testing.assert_allclose(got, expected, **CLOSE)
 
 
-def test_attention_in_bfloat16_rounds_the_results_alone(run_op, rng):
+def test_attention_in_bfloat16_rounds_only_the_results(run_op, rng):
     query, key, value = (normal(rng, 1, 8, 16).astype(ml_dtypes.bfloat16) for _ in range(3))
     context, _ = run_op(lambda *v: ops.AttentionOp(*v, scale=0.25), query, key, value)
     wide = [array.astype(np.float64) for array in (query, key, value)]

@@ -100,7 +100,7 @@ def test_odd_and_empty_shapes(uniform, normal):
         assert np.isfinite(normal(1, shape=shape)).all()
 
 
-def test_same_bits_alone_in_a_loop_and_fused_into_a_consumer(uniform):
+def test_bits_are_the_same_in_a_loop_and_fused_into_a_consumer(uniform):
     key = tuple(jnp.uint32(word) for word in random.op_key(7, 1))
 
     def draw(step):

@@ -97,7 +97,7 @@ def test_micro_batches_are_as_many_as_copies_share_best() -> None:
     assert found.parts["compute"] == pytest.approx(5 * 4)
 
 
-def test_updates_hide_behind_the_backward_pass_unless_they_wait_for_all_gradients() -> None:
+def test_updates_overlap_the_backward_pass_unless_they_wait_for_all_gradients() -> None:
     second = int(UPDATE_BYTES_PER_S)
     layers = [layer(5, 5, gradients=8, update=second), layer(5, 5, gradients=8, update=3 * second)]
     assert estimate(*layers).parts["update"] == pytest.approx(1, abs=1e-6)
@@ -110,7 +110,7 @@ def test_updates_hide_behind_the_backward_pass_unless_they_wait_for_all_gradient
     assert estimate(layer(gradients=8, update=second)).bound_by == "update"
 
 
-def test_what_bounds_a_step_is_what_takes_most_of_it() -> None:
+def test_the_longest_part_of_a_step_bounds_it() -> None:
     assert estimate(layer(1e-6)).bound_by == "latency"
     assert estimate(layer(1e-6, weights=int(LINK))).bound_by == "weight bandwidth"
 

@@ -155,7 +155,7 @@ def test_the_error_names_the_largest_number_that_fits(mnist: KernelGraph) -> Non
         replicate(mnist, small, 2 * most)
 
 
-def test_what_does_not_fit_once_is_an_error_of_placement(mnist: KernelGraph) -> None:
+def test_a_program_that_does_not_fit_once_is_an_error_of_placement(mnist: KernelGraph) -> None:
     tiny = FABRIC.model_copy(update={"width": 5, "height": 5})
     for choice in (2, "auto"):
         with pytest.raises(PlacementError):

@@ -50,6 +50,6 @@ def test_weights_of_all_copies_leave_three_quarters_of_the_memory() -> None:
     assert copies.count * graph.kernels[0].parameters["resident_bytes"] <= WAFER.memory_bytes / 4
 
 
-def test_what_does_not_fit_once_is_an_error() -> None:
+def test_a_program_that_does_not_fit_once_is_an_error() -> None:
     with pytest.raises(PlacementError, match="does not fit"):
         place_copies(dense(8, 1 << 17, 1 << 18), WAFER)

@@ -87,7 +87,7 @@ def test_trees_at_different_targets_may_share_pieces() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[(5, 5), (5, 5)], [(9, 1)], [(8, 8), (1, 1)]])
-def test_what_does_not_fit_gives_no_floorplan(sizes: list[tuple[int, int]]) -> None:
+def test_graphs_that_do_not_fit_have_no_floorplan(sizes: list[tuple[int, int]]) -> None:
     problem = problem_of([Choice(size) for size in sizes], 8, 8)
     assert fit_bands(problem, range(len(sizes)), 1) is None
     assert fit_hard(problem, 1, 200, random.Random(0)) is None
@@ -122,7 +122,7 @@ def fits_somehow(rectangles: Sequence[tuple[int, int]], width: int, height: int)
     return search(0, sorted(rectangles, key=lambda size: -size[0] * size[1]))
 
 
-def test_four_rectangles_fit_exactly_where_brute_force_says_so() -> None:
+def test_four_rectangles_fit_exactly_where_brute_force_finds_a_packing() -> None:
     """Any packing of up to four rectangles can be cut straight through, so none may be missed."""
     rng = random.Random(5)
     verdicts = []

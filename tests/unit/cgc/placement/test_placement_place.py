@@ -181,7 +181,7 @@ def test_a_kernel_spreads_until_its_memory_fits(cs2: Fabric) -> None:
     assert_legal(placement, cs2)
 
 
-def test_a_kernel_that_is_too_large_is_named_with_what_it_needs(cs2: Fabric) -> None:
+def test_a_kernel_that_is_too_large_is_named_with_its_memory(cs2: Fabric) -> None:
     huge = layer("block7.fc", 100_000, 100_000)
     with pytest.raises(PlacementError) as error:
         place(chain(layer("fc", 10, 10), huge), cs2)

@@ -186,7 +186,7 @@ def nothing(emit: Emit, _copy: int, read: Sequence[SSAValue]) -> SSAValue:
     ("forward", "backward"),
     [(opposite, opposite), (one_more, RESIDUAL.backward), (RESIDUAL.forward, opposite), (nothing, nothing)],
 )
-def test_what_depends_on_the_number_of_copies(forward: Part, backward: Part, copies: int) -> None:
+def test_rewrites_may_depend_on_the_number_of_copies(forward: Part, backward: Part, copies: int) -> None:
     """Negations that cancel each other out, numbers that add up, values that become one."""
     assert_as_whole(repeated_step(copies, RepeatedBlock(forward, backward)))
 
@@ -278,7 +278,7 @@ def test_copies_in_no_order_do_not_grow(text: str) -> None:
     assert ord("a") not in kept
 
 
-def test_a_digest_tells_what_canonical_text_tells() -> None:
+def test_a_digest_distinguishes_modules_as_their_canonical_text_does() -> None:
     plain, rebuild = repeated_step(3), parse_module(canonical_text(repeated_step(3)))
     others = [
         repeated_step(4),

@@ -34,7 +34,7 @@ def compiled(folder: Path, made: Provenance | None, execution: ExecutionChoice) 
 
 
 @pytest.mark.parametrize("execution", ["pipelined", "weight_streaming"])
-def test_the_report_says_what_was_compiled_and_only_it_depends_on_that(
+def test_only_the_report_describes_and_depends_on_the_compiled_program(
     execution: ExecutionChoice, tmp_path: Path
 ) -> None:
     first, second = (compiled(tmp_path / str(i), made, execution) for i, made in enumerate(MADE))

@@ -72,7 +72,7 @@ def text_box(label: Label) -> Box:
     return Box(label.x, label.y - 9, length, 11)
 
 
-def test_names_fit_into_their_rectangles_or_go_beside_them() -> None:
+def test_names_fit_into_their_rectangles_or_are_next_to_them() -> None:
     boxes = [Box(40, 22, 300, 200), Box(340, 22, 20, 200), Box(360, 22, 16, 18), Box(500, 300, 6, 6)]
     labels = {
         label.index: label for label in place_labels(boxes, ["fc1", "add", "norm", "loss"], [""] * 4, AREA)
@@ -103,7 +103,7 @@ def test_labels_never_cover_another_kernel_or_label() -> None:
             assert not text_box(one).overlaps(text_box(other))
 
 
-def test_a_flat_kernel_between_wide_ones_is_named_beside_its_end(fabric: Fabric) -> None:
+def test_a_flat_kernel_between_wide_ones_is_named_next_to_its_end(fabric: Fabric) -> None:
     """As the one that bounds the speed of FC-MNIST: a row of PEs between two fully connected kernels."""
     rects = [Rect(9, 0, 135, 15), Rect(0, 15, 152, 1), Rect(12, 16, 129, 11)]
     window = used_window(rects, fabric, WIDTH)

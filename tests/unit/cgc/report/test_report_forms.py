@@ -97,14 +97,14 @@ def test_the_verdict_counts_kernels_that_are_just_as_slow(fabric: Fabric) -> Non
     assert "1 more kernel needs just as many cycles" in render_html(report)
 
 
-def test_the_verdict_says_that_the_fabric_is_full(fabric: Fabric) -> None:
+def test_the_verdict_states_that_the_fabric_is_full(fabric: Fabric) -> None:
     assert render_verdict(report_of(fabric, target=988_027)) == (
         "Verdict: kernel fc1 at model.py:12 bounds the speed: area limits it to 988,027 cycles per sample; "
         "the kernels take 92.0% of the fabric, larger ones do not fit together."
     )
 
 
-def test_the_report_says_that_it_estimates_the_wafer(fabric: Fabric) -> None:
+def test_the_report_states_that_it_estimates_the_wafer(fabric: Fabric) -> None:
     assert "estimates of time on the wafer (cs2, 307,840 PEs, 850 MHz), not of the simulator" in render_text(
         report_of(fabric)
     )
@@ -147,7 +147,7 @@ def test_the_plan_is_compact_and_holds_the_total_utilization(fabric: Fabric) -> 
     assert json.loads(text)["kernels"] == {"fc1": [0, 0, 650, 400], "exp1": [0, 0, 100, 232]}
 
 
-def test_the_kernel_list_tells_matched_from_generated(fabric: Fabric) -> None:
+def test_the_kernel_list_distinguishes_matched_from_generated(fabric: Fabric) -> None:
     report = report_of(fabric)
     text = render_kernel_list(
         KernelGraph(tuple(row.kernel for row in report.pipelined.kernels), batch_size=32)

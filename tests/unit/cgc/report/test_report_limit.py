@@ -213,7 +213,7 @@ def test_images_state_their_lines_and_the_next_limit() -> None:
         (lambda x: [ops.SinOp(x)], "its iterations are all spread"),
     ],
 )
-def test_loops_of_a_generated_kernel_say_what_holds_them_up(
+def test_loops_of_a_generated_kernel_state_their_limit(
     build: Callable[[SSAValue], Sequence[CirhOp]], words: str
 ) -> None:
     report, smaller = made_report(build, 4096), made_report(build, 2048)

@@ -98,7 +98,7 @@ def hostile_report() -> CompileReport:
     return build_report(graph, place(graph, CS2), CS2)
 
 
-def test_all_overall_figures_are_there_in_full(report: CompileReport, page: Page) -> None:
+def test_all_overall_figures_are_complete(report: CompileReport, page: Page) -> None:
     for value in build_json(report)["overall"].values():
         assert str(value) in page.text
 
@@ -132,7 +132,7 @@ def test_the_floorplan_has_every_kernel_by_name_in_both_drawings(report: Compile
     assert len(page.all("path", **{"marker-end": "url(#head-forward)"})) > 0
 
 
-def test_streams_are_drawn_unasked_only_where_they_can_be_told_apart(
+def test_streams_are_drawn_unasked_only_where_they_can_be_distinguished(
     report: CompileReport, page: Page
 ) -> None:
     assert len(report.pipelined.edges) <= 60
@@ -171,7 +171,7 @@ def test_estimates_are_called_estimates(page: Page) -> None:
         (Limit("area", Reason.WAFER_FULL), "The area of the wafer bounds", "Area is the limit: all kernels "),
     ],
 )
-def test_the_verdict_names_kernel_limit_and_what_helps(
+def test_the_verdict_names_kernel_limit_and_suggestion(
     report: CompileReport, limit: Limit, headline: str, sentence: str
 ) -> None:
     text = Page(render_html(changed(report, limit=limit))).text

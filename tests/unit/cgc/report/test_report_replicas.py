@@ -88,7 +88,7 @@ def test_the_page_compares_the_numbers_that_auto_has_tried(graph: KernelGraph) -
     assert f'<th scope="row">{report.pipelined.replicas.copies.count}' in table.split('class="chosen"')[1]
 
 
-def test_a_step_says_what_a_larger_batch_would_give(graph: KernelGraph) -> None:
+def test_a_step_reports_the_gain_of_a_larger_batch(graph: KernelGraph) -> None:
     report = report_of(graph, 8)
     assert report.pipelined.replicas is not None
     copies = report.pipelined.replicas.copies
@@ -97,12 +97,12 @@ def test_a_step_says_what_a_larger_batch_would_give(graph: KernelGraph) -> None:
     assert len(report.suggestions) > 1
 
 
-def test_crowded_copies_are_told_to_be_fewer(graph: KernelGraph) -> None:
+def test_crowded_copies_lead_to_the_advice_to_use_fewer(graph: KernelGraph) -> None:
     report = report_of(graph, 64)
     assert "Each of the 64 copies has a box of " in report.suggestions[1]
 
 
-def test_a_host_that_is_too_slow_for_all_copies_is_told(graph: KernelGraph) -> None:
+def test_a_host_that_is_too_slow_for_all_copies_is_reported(graph: KernelGraph) -> None:
     slow = FABRIC.model_copy(update={"io_links": 1, "io_link_bits_per_s": 50e9})
     copies, tried = select_replicas(graph, slow, 16)
     report = build_replicas_report(copies, tried, slow)

@@ -88,7 +88,7 @@ def bound_by(report: CompileReport, bound: Bound, seconds: float = 1.0, **change
     return replace(report, streamed=part)
 
 
-def test_the_text_has_a_row_for_each_layer_and_says_what_bounds_the_rate(report: CompileReport) -> None:
+def test_the_text_has_a_row_for_each_layer_and_names_the_bottleneck(report: CompileReport) -> None:
     text = render_text(report)
     assert text.startswith("Estimated Overall Performance\n-------------------------------\nSamples/s:")
     assert f"{report.samples_per_s:.1f}" in text
@@ -208,7 +208,7 @@ def test_the_verdict_has_the_figures_of_what_bounds_the_rate(
     assert said in found
 
 
-def test_the_report_says_what_a_change_of_the_step_would_do(report: CompileReport) -> None:
+def test_the_report_states_the_effect_of_a_change_of_the_step(report: CompileReport) -> None:
     def estimate(times: int, share: float) -> StreamedPerformance:
         parts = {part: seconds * share for part, seconds in report.streamed.performance.parts.items()}
         return replace(report.streamed.performance, parts=parts, micro_batches=2, activation_room_bytes=1)

@@ -60,7 +60,7 @@ def test_nothing_is_promised_to_a_kernel_whose_start_takes_its_time(fabric: Fabr
     assert f"it is at its fastest: none of its {count} layouts on this fabric is faster." in page
 
 
-def test_every_lever_is_what_the_cost_function_gives(fabric: Fabric) -> None:
+def test_every_what_if_is_computed_by_the_cost_function(fabric: Fabric) -> None:
     kernel = Kernel("fc1", "fully_connected", PRODUCT)
     report = report_of(kernel, fabric)
     found = {change.change: change.cycles for change in report.changes}

@@ -42,7 +42,7 @@ def diff(*arguments: object) -> str:
     return done.output
 
 
-def test_it_tells_what_has_changed(folders: dict[str, Path]) -> None:
+def test_it_reports_the_changes(folders: dict[str, Path]) -> None:
     text = diff(folders["wide"], folders["half"])
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line

@@ -76,7 +76,7 @@ def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: 
     check_gone(pids)
 
 
-def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
+def test_a_wafer_that_hangs_for_a_while_is_named_and_changes_nothing(
     stack: Streamed, memoryx: tuple[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     with group(stack, MemoryxConfig((memoryx,)), 2) as engine:
@@ -105,7 +105,7 @@ def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
     assert losses == [loss.tobytes() for loss in expected]
 
 
-def test_a_wafer_that_stands_still_for_long_is_ended(stack: Streamed, tmp_path: Path) -> None:
+def test_a_wafer_that_hangs_for_long_is_ended(stack: Streamed, tmp_path: Path) -> None:
     with group(stack, MemoryxConfig((), tmp_path), 2, heartbeat_timeout_s=8.0) as engine:
         train(engine, stack, 2)
         pids = pids_of(engine)
@@ -137,7 +137,7 @@ def test_a_wafer_that_dies_at_its_start(stack: Streamed, tmp_path: Path) -> None
     check_gone(pids)
 
 
-def test_strangers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str, int]) -> None:
+def test_unauthenticated_peers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str, int]) -> None:
     strangers: list[socket.socket] = []
 
     def disturb(port: int, _: Sequence[Wafer]) -> None:
@@ -161,7 +161,7 @@ def test_strangers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str,
     assert len(losses) == 2
 
 
-def test_a_full_disk_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -> None:
     """And not what it does to the other wafers."""
     with running_memoryx(tmp_path) as (process, address):
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
@@ -170,7 +170,7 @@ def test_a_full_disk_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> No
             engine.program()
 
 
-def test_a_killed_memoryx_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> None:
+def test_a_killed_memoryx_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -> None:
     """And not what it does to the wafers."""
     with (
         running_memoryx(tmp_path) as (process, address),

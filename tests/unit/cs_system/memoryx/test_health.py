@@ -21,7 +21,7 @@ def pace(*seconds: tuple[float, float], last_s: int = 8) -> StragglerMonitor:
     return made
 
 
-def test_wafers_that_work_alike_are_not_told_apart() -> None:
+def test_wafers_that_work_alike_are_not_distinguished() -> None:
     even = pace((0.3, 0.02), (0.33, 0.05), (0.36, 0.02))
     assert even.straggler() is None
     shares = even.utilization()
@@ -50,7 +50,7 @@ def test_the_log_of_a_job_names_a_slow_wafer(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == ["CS system 2 of 2 is slow"]
 
 
-def test_a_slow_network_is_told_from_a_slow_wafer() -> None:
+def test_a_slow_network_is_distinguished_from_a_slow_wafer() -> None:
     assert "1 of 2 is slow: it gets its weights for 60%" in (pace((0.1, 0.6), (0.1, 0.1)).straggler() or "")
 
 

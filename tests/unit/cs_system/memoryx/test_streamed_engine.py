@@ -98,7 +98,7 @@ def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int],
         assert state[name].tobytes() == again_state[name].tobytes()
 
 
-def test_state_is_read_while_steps_go_on(engine: StreamedEngine, stack: Streamed) -> None:
+def test_state_is_read_while_steps_continue(engine: StreamedEngine, stack: Streamed) -> None:
     train(engine, stack, 0, 7)
     expected = engine.fetch_state()
     kept = engine.snapshot()
@@ -156,7 +156,7 @@ def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, st
     assert own.missing_state
 
 
-def test_a_memoryx_that_stands_still_is_named_waited_for_and_ended_in_the_end(
+def test_a_hanging_memoryx_is_named_and_ended_after_a_timeout(
     stack: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(weights, "UNRESPONSIVE_S", 1.5)

@@ -25,7 +25,7 @@ def test_on_a_shared_node_nobody_knows_whose_cpus_are_whose() -> None:
     assert pin_tasks((1, 1), tasks) == [(), ()]
 
 
-def test_tasks_that_do_not_fit_or_want_nothing_are_left_alone() -> None:
+def test_tasks_that_do_not_fit_or_want_nothing_are_unchanged() -> None:
     tasks = [hello(rank, "a", (0, 1), 2) for rank in range(2)]
     assert pin_tasks((2, 2), tasks) == [(), ()]
     assert pin_tasks((None, None), tasks) == [(), ()]

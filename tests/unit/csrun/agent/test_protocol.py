@@ -48,12 +48,12 @@ def frame(head: object, payload: bytes = b"") -> bytes:
         b"GET / HTTP/1.0\r\n\r\n",
     ],
 )
-def test_what_is_no_frame_of_ours_is_refused(data: bytes) -> None:
+def test_foreign_frames_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         list(Decoder().feed(data))
 
 
-def test_what_came_before_a_bad_frame_counts() -> None:
+def test_frames_before_a_bad_one_are_used() -> None:
     messages = Decoder().feed(encode(Heartbeat()) + encode(Credit(3)) + frame(b"no json"))
     assert next(messages) == Heartbeat()
     assert next(messages) == Credit(3)

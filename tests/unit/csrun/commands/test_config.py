@@ -14,7 +14,7 @@ from cs_toolkit import config_file
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_show_says_where_every_value_comes_from(run: Run, tmp_path: Path) -> None:
+def test_show_prints_the_source_of_every_value(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "my site.yaml"
     path.write_text("def_nodes: 7\ncs_ip: 192.0.2.7\n")
     result = run("csrun", "config", "show", "--site-config", str(path), env={"DEF_CPUS": "3"})
@@ -42,14 +42,12 @@ def test_show_as_json(run: Run, tmp_path: Path) -> None:
     assert shown["notes"] == [f"{path}:1: mount_dirs has no effect with 'container: none'"]
 
 
-def test_show_without_a_file_says_where_it_has_looked(run: Run, tmp_path: Path) -> None:
+def test_show_without_a_file_lists_the_searched_places(run: Run, tmp_path: Path) -> None:
     shown = run("csrun", "config", "show", env={"XDG_CONFIG_HOME": str(tmp_path)}).stdout
     assert shown.startswith(f"site file: none (searched: {tmp_path}/csrun/site.yaml, /etc/csrun/site.yaml, ")
 
 
-def test_check_prints_each_fault_on_a_line_of_its_own_that_editors_understand(
-    run: Run, tmp_path: Path
-) -> None:
+def test_check_prints_each_error_on_its_own_line_that_editors_understand(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("def_nodes: 0\nnodes: 3\ncontainer: none\n")
     result = run("csrun", "config", "check", "bad.yaml", env={"DEF_NODES": "x"})
     assert (result.returncode, result.stdout) == (2, "")
@@ -115,7 +113,7 @@ def test_a_wrong_site_config_is_named(run: Run, words: list[str], message: str) 
     assert "Traceback" not in result.stderr
 
 
-def test_csrun_alone_and_wrong_words(run: Run) -> None:
+def test_csrun_without_arguments_or_with_wrong_ones(run: Run) -> None:
     assert run("csrun", "--help").returncode == 0
     for words in ([], ["confg"], ["config"], ["config", "show", "--jsn"], ["config", "check", "a", "b"]):
         result = run("csrun", *words)

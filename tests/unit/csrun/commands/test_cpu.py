@@ -148,7 +148,7 @@ def test_a_closed_pipe_ends_the_program_as_without_launcher(run: Run) -> None:
         (["-x", "true"], 2, "unknown flag '-x'"),
     ],
 )
-def test_what_cannot_be_run_is_named(
+def test_programs_that_cannot_be_run_are_named(
     run: Run, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     for name, text in (("noshebang", "echo hello"), ("badshebang", "#!/no/such/interpreter\n")):
@@ -169,7 +169,7 @@ def test_help(run: Run, flag: str) -> None:
     assert "def-nodes" not in result.stdout
 
 
-def test_queries_answer_what_the_site_has_set(run: Run) -> None:
+def test_queries_return_the_settings_of_the_site(run: Run) -> None:
     site = {
         "DEF_NODES": "5",
         "DEF_TASKS_PER_NODE": "8",
@@ -235,7 +235,7 @@ def test_the_wrapper_works_through_symbolic_links_and_from_a_path_with_blanks(tm
     assert (result.returncode, result.stdout) == (0, "a  b\n")
 
 
-def test_without_its_packages_the_wrapper_says_what_to_do(tmp_path: Path) -> None:
+def test_without_its_packages_the_wrapper_gives_advice(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     (checkout / ".venv" / "bin").mkdir(parents=True)
     (checkout / "bin").mkdir()

@@ -92,7 +92,7 @@ def test_a_copy_imports_from_itself(init: Init, tmp_path: Path) -> None:
     assert done.stderr == "mine\n"
 
 
-def test_a_copy_leaves_out_what_runs_have_left(tmp_path: Path) -> None:
+def test_a_copy_omits_files_of_runs(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for name in ("common/data.py", "net/tf/run.py", "net/tf/model.py", "net/tf/model_dir/params.yaml"):
         path = source / name
@@ -119,7 +119,7 @@ def test_files_of_the_user_are_kept(init: Init, tmp_path: Path) -> None:
     assert "all files exist already" in init("fc_mnist")
 
 
-def test_it_says_what_to_do_next(init: Init) -> None:
+def test_it_prints_the_next_commands(init: Init) -> None:
     told = init("gpt2", "my project")
     assert "cd 'my project'" in told
     assert "python models/gpt2/tf/run.py --mode=train --cs_ip=127.0.0.1:9000" in told

@@ -146,7 +146,7 @@ def test_jobs_that_are_not_known_are_refused(csrun: Call, words: list[str], mess
     assert message in refused.stderr
 
 
-def test_without_jobs_the_list_says_so(csrun: Call) -> None:
+def test_an_empty_list_of_jobs_is_reported(csrun: Call) -> None:
     assert csrun("status").stdout == "no jobs are known; csrun_wse starts one\n"
     assert json.loads(csrun("status", "--json").stdout) == []
 

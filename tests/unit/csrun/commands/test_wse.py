@@ -207,7 +207,7 @@ def test_site_defaults_size_the_job(run: Run) -> None:
         (["--log-dir=file", "true"], 1, "cannot write logs to"),
     ],
 )
-def test_what_cannot_be_run_is_named(
+def test_programs_that_cannot_be_run_are_named(
     run: Run, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "file").touch()

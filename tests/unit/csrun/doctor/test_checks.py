@@ -64,7 +64,7 @@ def test_a_cluster_that_fits_has_no_failure() -> None:
         ({"licence": "cs:2"}, "licence", "the license 'cs:2' does not exist (cs: 1; all: cs, matlab)"),
     ],
 )
-def test_what_does_not_fit_fails_with_advice(change: dict[str, object], name: str, text: str) -> None:
+def test_graphs_that_do_not_fit_fail_with_advice(change: dict[str, object], name: str, text: str) -> None:
     general = {name: value for name, value in change.items() if name.startswith("def_")}
     own = {name: value for name, value in change.items() if name not in general}
     site = replace(SITE, **general, sections={"slurm": {**SETTINGS, **own}})  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def test_nodes_that_are_down_are_noted_and_not_counted() -> None:
     assert levels(list(node_findings(replace(SITE, def_nodes=1), nodes)))["default job"] == "ok"
 
 
-def test_a_drained_node_of_the_system_stops_all_jobs_and_slurms_reason_is_told() -> None:
+def test_a_drained_node_of_the_system_stops_all_jobs_with_slurms_reason() -> None:
     nodes = [replace(NODES[0], state="drained", reason="power supply"), *NODES[1:]]
     failed = failure(list(resource_findings(SITE, nodes, {"cs": (1, 0)})))
     assert failed.text == "no job can run: n1 is drained (power supply), and holds the CS system"
@@ -122,7 +122,9 @@ ANSWERS = (Answer("n1", True, (), 0.01), Answer("n2", True, (), -0.2))
         ((ANSWERS[0], Answer("n2", True, (), -400.0)), "clocks", "fail", "n2 is -400.0 s off"),
     ],
 )
-def test_what_nodes_lack_is_named(answers: tuple[Answer, ...], name: str, level: str, text: str) -> None:
+def test_missing_parts_of_nodes_are_named(
+    answers: tuple[Answer, ...], name: str, level: str, text: str
+) -> None:
     found = [one for one in probe_findings(ProbeRun(answers, ""), ACCESS) if one.level != "ok"]
     assert [(one.name, one.level) for one in found] == [(name, level)]
     assert text in found[0].text
@@ -167,5 +169,5 @@ def test_times_as_slurm_writes_them(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["5x", "1:2:3:4", "-5", "1-", "½"])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times_are_no_limit(text: str) -> None:
     assert limit_seconds(text) is None

@@ -41,7 +41,7 @@ SITE = Site(def_nodes=2, def_tasks_per_node=3, def_cpus_per_task=4)
         ({"tasks_per_node": 7, "cpus_per_task": 9}, (7, 9)),
     ],
 )
-def test_what_is_left_open_comes_from_the_site_and_the_machine(
+def test_missing_options_come_from_the_site_and_the_machine(
     given: dict[str, int], expected: tuple[int, int | None]
 ) -> None:
     layout = resolve_layout(SITE, machine_cpus=16, **given)
@@ -62,7 +62,7 @@ def test_nothing_is_pinned_when_not_all_fit_or_nothing_was_asked() -> None:
     assert pin_cpus(3, None, range(64)) == ()
 
 
-def test_the_layout_is_read_and_everything_else_left_alone(tmp_path: Path) -> None:
+def test_the_layout_is_read_and_everything_else_ignored(tmp_path: Path) -> None:
     layout = {"nodes": 3, "tasks_per_node": 2, "cpus_per_task": 8, "headroom": 1.2}
     (tmp_path / "a.json").write_text(json.dumps({"recommendation": layout, "input_bound": False}))
     assert read_recommendation(tmp_path / "a.json") == Recommendation(3, 2, 8)
@@ -87,7 +87,9 @@ def test_the_layout_is_read_and_everything_else_left_alone(tmp_path: Path) -> No
         ('{"format_version": true}', "has format_version true; expected 1"),
     ],
 )
-def test_what_is_missing_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_incomplete_recommendations_are_refused_with_the_missing_part(
+    tmp_path: Path, text: str, message: str
+) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UsageError, match="cs_input_analyzer") as caught:
         read_recommendation(tmp_path / "a.json")

@@ -37,7 +37,7 @@ def test_of_a_progress_display_one_state_a_second_is_shown_and_the_last(output: 
     assert output.tail == ["100%"]
 
 
-def test_what_tensorflow_says_at_its_start_is_left_to_the_log_but_errors_are_shown(
+def test_startup_messages_of_tensorflow_go_to_the_log_but_errors_are_shown(
     output: TaskOutput,
 ) -> None:
     noise = (

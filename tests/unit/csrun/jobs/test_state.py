@@ -5,7 +5,7 @@ from __future__ import annotations
 from csrun.jobs.state import WaitLines
 
 
-def test_news_at_once_and_else_every_ten_seconds() -> None:
+def test_changes_are_logged_immediately_and_otherwise_every_ten_seconds() -> None:
     due = WaitLines()
     assert due.line("place 2", "place 2", 100.0) == "place 2"
     assert due.line("place 2", "place 2", 105.0) is None
@@ -15,7 +15,7 @@ def test_news_at_once_and_else_every_ten_seconds() -> None:
     assert due.line("place 1", "place 1", 122.0) == "place 1; it has waited for 22 s"
 
 
-def test_what_is_no_news_waits_for_its_turn() -> None:
+def test_an_unchanged_state_is_logged_at_intervals() -> None:
     due = WaitLines()
     due.line("place 1; expected start 10:00", "place 1", 0.0)
     assert due.line("place 1; expected start 10:01", "place 1", 5.0) is None

@@ -63,7 +63,7 @@ def test_a_cancelled_job_has_the_code_of_the_signal(job: Supervisor) -> None:
     assert job.outcome == "the job was ended by its scheduler"
 
 
-def test_a_job_that_cannot_go_on_ends_with_the_given_code(job: Supervisor) -> None:
+def test_a_job_that_cannot_continue_ends_with_the_given_code(job: Supervisor) -> None:
     assert (
         texts(job.handle_job_failure("cs-node2: command not found", 127, 5.0))
         == "cs-node2: command not found"
@@ -126,7 +126,7 @@ def test_a_failed_job_that_is_ended_has_still_failed(job: Supervisor, end: str) 
     assert job.outcome == "the job has failed with exit code 3"
 
 
-def test_a_task_that_is_lost_behind_a_failure_ends_the_job(job: Supervisor) -> None:
+def test_a_task_that_is_lost_after_a_failure_ends_the_job(job: Supervisor) -> None:
     job.handle_task_end(2, 3, 5.0)
     assert job.handle_task_loss(1, "its connection broke", 5.1) == []
     assert job.ending_signal is None
@@ -135,7 +135,7 @@ def test_a_task_that_is_lost_behind_a_failure_ends_the_job(job: Supervisor) -> N
     assert job.exit_code == 3
 
 
-def test_who_does_not_end_is_killed_after_the_grace_time(job: Supervisor) -> None:
+def test_a_task_that_does_not_end_is_killed_after_the_grace_time(job: Supervisor) -> None:
     job.handle_task_end(1, 1, 5.0)
     job.tick(7.0)
     assert job.deadline_s == 17.0
@@ -182,14 +182,14 @@ def test_a_signal_ends_the_job(
     assert job.exit_code == code
 
 
-def test_after_ctrl_c_what_tasks_have_left_behind_gets_sigterm(job: Supervisor) -> None:
+def test_after_ctrl_c_processes_that_tasks_have_left_get_sigterm(job: Supervisor) -> None:
     job.handle_interrupt(signal.SIGINT, 1.0)
     for rank in range(3):
         job.handle_task_end(rank, 130, 1.5)
     assert job.ending_signal is signal.SIGTERM
 
 
-def test_the_second_ctrl_c_kills_at_once(job: Supervisor) -> None:
+def test_the_second_ctrl_c_kills_immediately(job: Supervisor) -> None:
     job.handle_interrupt(signal.SIGINT, 1.0)
     assert job.handle_interrupt(signal.SIGINT, 1.1) == []  # the same key stroke, passed on by a wrapper
     assert job.ending_signal is signal.SIGINT

@@ -80,7 +80,7 @@ def planned(
     return make_plan(request, context, "local")
 
 
-def test_dry_run_says_exactly_what_would_run() -> None:
+def test_dry_run_prints_exactly_what_would_run() -> None:
     plan = planned(JobLayout(2, 2, cpus_per_task=2, single_task_nodes=1))
     assert describe(plan) == DRY_RUN
 
@@ -102,7 +102,7 @@ def test_more_cpus_than_the_machine_has_is_one_line_and_no_pinning() -> None:
     assert not any(task.cpus for task in plan.tasks)
 
 
-def test_a_job_that_fits_says_nothing_about_cpus() -> None:
+def test_a_job_that_fits_prints_nothing_about_cpus() -> None:
     assert not [notice for notice in planned(JobLayout(1, 2, cpus_per_task=4)).notices if "CPU" in notice]
 
 

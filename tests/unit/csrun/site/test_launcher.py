@@ -24,7 +24,7 @@ from csrun.site import Site
         (None, Site(sections={"slurm": {"partition": "wafer"}}), "local"),
     ],
 )
-def test_the_flag_then_the_setting_then_what_speaks_for_slurm(
+def test_flag_setting_and_environment_choose_the_launcher_in_this_order(
     flag: str | None, site: Site, expected: str
 ) -> None:
     assert choose(flag, site, {}).name == expected

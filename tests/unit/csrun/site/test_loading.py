@@ -135,7 +135,7 @@ def test_both_names_of_a_number_are_read_and_the_long_one_wins() -> None:
     assert load_site({"DEF_TASKS": "4", "DEF_TASKS_PER_NODE": "5"}).site.def_tasks_per_node == 5
 
 
-def test_the_first_file_of_the_search_counts_alone(tmp_path: Path) -> None:
+def test_only_the_first_file_of_the_search_is_used(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
     places = [
         site_file(tmp_path, "def_nodes: 2\n", "named.yaml"),
@@ -168,7 +168,7 @@ def test_a_named_file_that_does_not_exist_is_a_fault(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_all_faults_of_a_file_and_of_the_environment_come_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_and_of_the_environment_come_together(tmp_path: Path) -> None:
     path = site_file(
         tmp_path,
         "launcher: slrum\n"
@@ -198,7 +198,7 @@ def test_all_faults_of_a_file_and_of_the_environment_come_at_once(tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["[1]", "just words", "a: [", "a: \x01", "1: 2", "? [a]\n: b"])
-def test_what_is_no_mapping_of_keys_is_a_fault_with_its_place(tmp_path: Path, text: str) -> None:
+def test_values_that_are_no_mapping_are_errors_with_their_place(tmp_path: Path, text: str) -> None:
     path = site_file(tmp_path, text)
     with pytest.raises(SiteError) as caught:
         load_site({}, path)

@@ -49,7 +49,7 @@ def test_the_components_of_a_layout(layout: JobLayout, expected: list[Component]
     assert list(components(layout)) == expected
 
 
-def test_tasks_on_nodes_of_their_own_share_all_cpus_where_nothing_is_said() -> None:
+def test_tasks_on_separate_nodes_share_all_cpus_by_default() -> None:
     chief, between, rest = with_whole_nodes(components(JobLayout(5, 4, None, 2)), 10)
     assert (chief.cpus_per_task, between.cpus_per_task, rest.cpus_per_task) == (10, 10, 2)
     assert with_whole_nodes(components(JobLayout(5, 4, 3, 2)), 10)[2].cpus_per_task == 3
@@ -72,7 +72,7 @@ def test_srun_for_nodes_of_its_own() -> None:
     assert "--account=a b" in words  # one word
 
 
-def test_a_licence_and_the_node_of_the_system_are_asked_for_once() -> None:
+def test_a_license_and_the_node_of_the_system_are_asked_for_once() -> None:
     options = SlurmOptions(licence="cs:1", gres_node="node1")
     parts = components(JobLayout(2, 1))
     first, second = map(request_arguments, parts, [options] * 2, node_lists(parts, options))
@@ -123,7 +123,7 @@ def test_srun_for_one_command_in_an_allocation_avoids_the_node_of_the_system() -
     assert " ".join(words) == f"{begin} --nodelist=b --het-group=1 python"
 
 
-def test_what_the_user_says_beats_the_site() -> None:
+def test_options_of_the_user_override_the_site() -> None:
     settings = {"partition": "site", "account": "site", "time_limit": "60", "gres_resource": "cs:1"}
     site = Site(sections={"slurm": {**settings, "slurm_options": ("-v",)}})
     options = SlurmOptions.of_site(site, {"--partition": "mine", "--dependency": "afterok:3"})
@@ -185,7 +185,7 @@ def test_variables_that_are_missing_are_named() -> None:
         read_allocation({k: v for k, v in HETEROGENEOUS.items() if k != "SLURM_JOB_NODELIST_HET_GROUP_1"})
 
 
-def test_the_host_file_puts_every_task_where_the_layout_says() -> None:
+def test_the_host_file_places_every_task_by_the_layout() -> None:
     allocation = Allocation("7", (("n1", "n2", "n5"),))
     nodes = allocation.ordered("n5")
     assert nodes == ("n5", "n1", "n2")
@@ -203,7 +203,9 @@ def test_the_host_file_puts_every_task_where_the_layout_says() -> None:
         (HETEROGENEOUS, JobLayout(2, 1), "components of 1 [+] 1 nodes and job 9 has components of 1 [+] 2"),
     ],
 )
-def test_what_does_not_fit_is_refused(environment: dict[str, str], layout: JobLayout, text: str) -> None:
+def test_layouts_that_do_not_fit_an_allocation_are_refused(
+    environment: dict[str, str], layout: JobLayout, text: str
+) -> None:
     allocation = read_allocation(environment)
     assert allocation is not None
     with pytest.raises(UsageError, match=text):
@@ -219,7 +221,7 @@ def test_what_does_not_fit_is_refused(environment: dict[str, str], layout: JobLa
         (HETEROGENEOUS, JobLayout(3, 1)),
     ],
 )
-def test_what_fits_is_taken(environment: dict[str, str], layout: JobLayout) -> None:
+def test_layouts_that_fit_are_taken(environment: dict[str, str], layout: JobLayout) -> None:
     allocation = read_allocation(environment)
     assert allocation is not None
     allocation.check(layout)

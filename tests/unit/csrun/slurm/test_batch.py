@@ -88,7 +88,7 @@ def test_a_percent_sign_of_the_path_is_no_pattern() -> None:
 
 
 @pytest.mark.parametrize("output", ["/data/a\\b/slurm-%j.out", "/data/a\nb/slurm-%j.out"])
-def test_paths_that_sbatch_cannot_be_told_are_refused(output: str) -> None:
+def test_paths_that_cannot_be_passed_to_sbatch_are_refused(output: str) -> None:
     with pytest.raises(UsageError, match="expected a"):
         render(replace(SCRIPT, output=Path(output)))
 

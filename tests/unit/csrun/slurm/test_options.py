@@ -75,7 +75,7 @@ def test_options_that_are_the_launchers_are_refused(text: str, said: str) -> Non
         (("hostname",), "hostname"),
     ],
 )
-def test_a_name_says_what_a_job_is_about(words: Sequence[str], name: str) -> None:
+def test_a_job_is_named_after_its_program(words: Sequence[str], name: str) -> None:
     assert job_name(words, Path("/home/ada/my_net"), "slurm-20261120-101530-1a2b") == f"{name}-1a2b"
 
 

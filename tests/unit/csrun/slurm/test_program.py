@@ -53,7 +53,7 @@ FAILS = "#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n"
         (FAILS, "", signal.SIGINT, ["srun got 2", "srun got 15"]),
     ],
 )
-def test_what_does_not_end_is_killed(
+def test_tasks_that_do_not_end_are_killed(
     tmp_path: Path, squeue: str, scancel: str, signum: signal.Signals, said: list[str]
 ) -> None:
     for name, text in (("srun", SRUN), ("step", STEP), ("squeue", squeue), ("scancel", scancel)):

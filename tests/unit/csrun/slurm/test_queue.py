@@ -51,7 +51,7 @@ def test_where_the_systems_node_is_out_of_use_no_job_can_run() -> None:
     )
 
 
-def test_nodes_that_are_out_of_use_are_told_where_a_job_waits_for_nodes() -> None:
+def test_nodes_that_are_out_of_use_are_reported_where_a_job_waits_for_nodes() -> None:
     out = [replace(NODE, name=f"n{number}", state="down", reason="memory") for number in (2, 3, 4, 5)]
     nodes = [replace(NODE, resources="cs:1"), *out, replace(out[0], name="n6", partition="other")]
 
@@ -109,7 +109,7 @@ def test_holders_have_the_resource_or_the_licence(resource: str) -> None:
     assert holders([HOLDER], "") == ()
 
 
-def test_what_can_never_start_is_said_to_be_so() -> None:
+def test_jobs_that_can_never_start_are_reported() -> None:
     stuck = replace(JOB, reason="PartitionNodeLimit")
     found = waiting([stuck], [stuck], "")
     assert found is not None

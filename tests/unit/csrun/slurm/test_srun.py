@@ -25,7 +25,7 @@ def test_the_number_of_the_job(text: str) -> None:
     assert shown(text)[0].job_id == "12"
 
 
-def test_what_the_agents_say_better_is_not_shown() -> None:
+def test_lines_of_srun_that_agents_report_better_are_hidden() -> None:
     text = "srun: error: cs-node3: task 2: Exited with exit code 7\nsrun: error: Node failure on cs-node4\n"
     lines, visible = shown(text)
     assert lines.task_failed

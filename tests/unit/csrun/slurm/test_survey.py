@@ -22,14 +22,14 @@ FACTS = ClusterFacts("main", (64, 64, 16), frozenset({"cs"}))
         (JobLayout(1, 1), "gpu:1", "no generic resource 'gpu' .it has: cs."),
     ],
 )
-def test_what_would_wait_for_ever_is_refused(layout: JobLayout, gres: str, text: str) -> None:
+def test_jobs_that_could_never_start_are_refused(layout: JobLayout, gres: str, text: str) -> None:
     with pytest.raises(ToolkitError, match=text) as refusal:
         FACTS.check(layout, SlurmOptions(gres=gres))
     assert refusal.value.exit_code == 2
 
 
 @pytest.mark.parametrize("layout", [JobLayout(3, 16), JobLayout(2, 4, 16), JobLayout(3, 2, 8, 1)])
-def test_what_fits_is_taken(layout: JobLayout) -> None:
+def test_layouts_that_fit_are_taken(layout: JobLayout) -> None:
     FACTS.check(layout, SlurmOptions(gres="cs:1"))
 
 
@@ -67,7 +67,7 @@ def test_the_partition_that_counts_is_the_one_asked_for_else_the_default() -> No
         survey_cluster(Cluster(), SlurmOptions(partition="gpu"))
 
 
-def test_a_task_on_a_node_of_its_own_asks_for_the_cpus_that_most_nodes_have() -> None:
+def test_a_task_on_its_own_node_asks_for_the_cpus_that_most_nodes_have() -> None:
     assert whole_node_cpus(Cluster(), SlurmOptions(), "main") == 14
     assert whole_node_cpus(Cluster(), SlurmOptions(gres_node="n2"), "main,other") == 8
     assert whole_node_cpus(Cluster(), SlurmOptions(gres_node="n2"), "other") is None

@@ -36,7 +36,7 @@ def test_an_installed_toolkit_needs_no_pythonpath() -> None:
     assert "PYTHONPATH" not in change.apply(env)
 
 
-def test_inside_a_launcher_the_next_one_is_silent_and_starts_a_job_of_its_own() -> None:
+def test_a_launcher_inside_a_launcher_is_silent_and_starts_its_own_job() -> None:
     env = {"PATH": "/usr/bin", "CSRUN_RANK": "3", "CSRUN_JOB_TOKEN": "secret"}
     outer = program_environment(env, CHECKOUT).apply(env)
     change = program_environment(outer, CHECKOUT)

@@ -63,7 +63,7 @@ def test_a_program_gets_the_signal_when_it_has_a_handler(program: Any) -> None:
     assert say(program) == "on\n"  # once, not at every look
 
 
-def test_nobody_is_waited_for_who_has_ended_or_is_no_program(program: Any) -> None:
+def test_a_signal_does_not_wait_for_ended_or_foreign_processes(program: Any) -> None:
     relay = SignalRelay(guard_pid=0)
     relay.send(signal.SIGUSR1, 0.0)
     program.kill()

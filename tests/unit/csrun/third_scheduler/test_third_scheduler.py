@@ -213,7 +213,7 @@ def test_an_analysis_is_handed_to_the_scheduler(site: Site) -> None:
     assert "--cpus-per-task: got 4096, expected at most" in said
 
 
-def test_processes_that_stand_for_tasks_find_what_it_tells_tasks(site: Site) -> None:
+def test_processes_in_place_of_tasks_find_the_variables_of_tasks(site: Site) -> None:
     """Whoever starts them, an analysis or the report of a run, knows no scheduler by name."""
     code = (
         "import os; from csrun.schedulers.registry import task_variables\n"
@@ -264,7 +264,7 @@ def test_it_is_one_of_the_schedulers_everywhere(site: Site) -> None:
         (["--total-nodes=2"], "--total-nodes: the spool has one node"),
     ],
 )
-def test_what_it_cannot_do_is_refused(site: Site, words: list[str], message: str) -> None:
+def test_options_that_the_scheduler_lacks_are_refused(site: Site, words: list[str], message: str) -> None:
     refused = site.run("csrun_wse", *words, "true")
     assert refused.returncode == 2
     assert message in refused.stderr

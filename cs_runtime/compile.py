@@ -74,6 +74,14 @@ def target_of(settings: RunSettings) -> Target:
     return Target(Fabric.model_validate(info.fabric_spec), {"name": info.name, "version": info.version})
 
 
+def compile_or_validate(front_end: FrontEnd, settings: RunSettings) -> None:
+    """Compile or validate the program, as the mode of the settings states, and run nothing."""
+    if settings.mode == "validate_only":
+        validate_program(front_end, settings)
+    else:
+        compile_program(front_end, settings)
+
+
 @infrequent_collection()
 def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationResult:
     """Check that the program can be compiled, without placing it, and write the run files.

@@ -13,6 +13,7 @@ from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, MeasuredFrontEnd, State
 from cs_runtime.progress import Timeline
 from cs_runtime.session import next_run, open_session, prime
+from cs_runtime.tasks import has_input
 from cs_runtime.terminal import WaitLog
 from cs_runtime.worker import run_in_process_worker, run_worker
 from csrun.tasks.roles import TaskInfo
@@ -45,14 +46,10 @@ def run(
         OutOfRangeError: A label is not a class, or an id is not a row of its table.
         cs_system.errors.CsSystemError: The system is unreachable, busy or failed, or a worker was lost.
     """
-    # One worker reads the whole input, regardless of the size of the job: outputs are matched to records by
-    # position, and with several shards the last records of each might not fill a batch.
     task, run_number = replace(TaskInfo.from_environment(), num_workers=1), number or next_run()
     if task.role == "worker":
-        if task.index == 0:
+        if has_input(task):
             run_worker(front_end, settings, task, run_number)
-        else:
-            log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
         return
     timeline = Timeline()
     with (

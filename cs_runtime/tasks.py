@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 from csrun.tasks.place import tf_config
 from csrun.tasks.roles import TaskInfo
+
+log = logging.getLogger("cs_runtime")
 
 VARIABLE = "TF_CONFIG"
 
@@ -27,6 +30,30 @@ def current() -> TaskInfo:
 def is_chief() -> bool:
     """Return True if this process drives the run and writes its files."""
     return current().role == "chief"
+
+
+def has_input(task: TaskInfo) -> bool:
+    """Return True if this worker streams a part of the input of a run; log otherwise that it has none.
+
+    Args:
+        task: This task, with the number of workers of the run: 1 for evaluation and prediction.
+    """
+    # One worker reads the whole input of inference, regardless of the size of the job: outputs are matched to
+    # records by position, and with several shards the last records of each might not fill a batch.
+    if task.index < task.num_workers:
+        return True
+    log_idle("worker 0 reads the whole input", task)
+    return False
+
+
+def log_idle(reason: str, task: TaskInfo | None = None) -> None:
+    """Log why this worker has nothing to do.
+
+    Args:
+        reason: A sentence without its period.
+        task: This task; None for that of the environment.
+    """
+    log.info("nothing to do for worker %d: %s", (task or current()).index, reason)
 
 
 @contextmanager

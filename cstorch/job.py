@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cs_runtime import terminal
-from cs_runtime.tasks import current
+from cs_runtime.tasks import current, log_idle
 from csrun.tasks.roles import TaskInfo
 from cstorch.program import Program
 
@@ -23,9 +22,7 @@ def leave_to_chief() -> None:
     """End a worker whose program runs on the CPU of the chief, because there is nothing to stream."""
     if task().role == "worker":
         terminal.configure_logging("cstorch")
-        logging.getLogger("cstorch").info(
-            "nothing to do for worker %d: the program runs on the CPU of the chief", task().index
-        )
+        log_idle("the program runs on the CPU of the chief")
         sys.exit(0)
 
 

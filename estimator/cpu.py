@@ -273,7 +273,7 @@ def runs_in_this_task(command: str) -> bool:
     """Return True if this task does the runs on a CPU: the chief. Log it otherwise."""
     if tasks.is_chief():
         return True
-    log.info("nothing to do for worker %d: %s runs on the CPU of the chief", tasks.current().index, command)
+    tasks.log_idle(f"{command} runs on the CPU of the chief")
     return False
 
 

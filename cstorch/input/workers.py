@@ -24,7 +24,7 @@ from cs_runtime import terminal
 from cs_runtime.exits import report_errors
 from cs_runtime.input_source import Batch, InputSource
 from cs_runtime.local_job import LocalJob
-from cs_runtime.tasks import current
+from cs_runtime.tasks import current, has_input
 from cs_runtime.worker import run_worker
 from cs_toolkit.files import replace_file
 from cs_toolkit.step import TensorSpec
@@ -77,12 +77,10 @@ def serve(files: InputFiles, task: TaskInfo) -> None:
         given = files.read(run)
         name_half_dtype(given.half_dtype)
         mix_precision(given.is_mixed)
-        count = task.num_workers if given.settings.mode == "train" else 1
-        if task.index >= count:
-            log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
-            continue
-        with source_of(given, task.index, count) as source:
-            run_worker(source, given.settings, replace(task, num_workers=count), run)
+        shared = task if given.settings.mode == "train" else replace(task, num_workers=1)
+        if has_input(shared):
+            with source_of(given, task.index, shared.num_workers) as source:
+                run_worker(source, given.settings, shared, run)
 
 
 @contextmanager

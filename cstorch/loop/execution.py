@@ -208,8 +208,10 @@ def start_run(
         loader.reported = True
         log_report(loader)
     if config.compile_only or config.validate_only:
+        from cs_runtime.compile import compile_or_validate  # late: workers have no compiler
+
         command: Command = "validate_only" if config.validate_only else "compile_only"
-        _only_compile(front_end, _settings(loader, step, command))
+        compile_or_validate(front_end, _settings(loader, step, command))
         return None
     mode: Command = "train" if step.mode == "train" else "eval"
     settings = _settings(loader, step, mode, None if can_extend else steps)
@@ -221,15 +223,6 @@ def start_run(
     if step.mode == "train":
         return Training(front_end, settings, number)
     return Evaluation(front_end, settings, steps, number)
-
-
-def _only_compile(front_end: FrontEnd, settings: RunSettings) -> None:
-    from cs_runtime.compile import compile_program, validate_program  # late: workers have no compiler
-
-    if configuration().validate_only:
-        validate_program(front_end, settings)
-    else:
-        compile_program(front_end, settings)
 
 
 def _settings(

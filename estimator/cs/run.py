@@ -98,9 +98,9 @@ class CsBackend:
     def compile(self, input_fn: Callable[..., Any], mode: str, *, validate_only: bool) -> None:
         """Compile or validate the step, for the fabric of the system at `cs_ip` if there is one."""
         if not tasks.is_chief():
-            log.info("nothing to do for worker %d: the chief compiles", tasks.current().index)
+            tasks.log_idle("the chief compiles")
             return
-        from cs_runtime.compile import compile_program, validate_program  # late: workers have no compiler
+        from cs_runtime.compile import compile_or_validate  # late: workers have no compiler
 
         log.info("TF_CONFIG environment variable: {}")
         log.info("Running %s for the CS system", "validate" if validate_only else "compile")
@@ -109,10 +109,8 @@ class CsBackend:
         source = self._setup.compile_input(input_fn, mode)
         log_report(source, shared=mode == ModeKeys.TRAIN)
         front_end = self._make_front_end(source, StateOptions(), ())
-        if validate_only:
-            validate_program(front_end, self._settings(front_end, "validate_only"))
-        else:
-            compile_program(front_end, self._settings(front_end, "compile_only"))
+        command: Command = "validate_only" if validate_only else "compile_only"
+        compile_or_validate(front_end, self._settings(front_end, command))
         leave_at_exit()
 
     def train(

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from cs_runtime.session import next_run
-from cs_runtime.tasks import current
+from cs_runtime.tasks import current, has_input, log_idle
 from cs_runtime.worker import run_worker
-from csrun.tasks.roles import TaskInfo
 from cstorch.core import modes
 from cstorch.errors import CheckpointError, ClosureError, InputError, SessionError
 from cstorch.input.analysis import export_input_function
@@ -204,17 +203,13 @@ class Session:
             run_worker(loader, run_settings(loader, "train"), task, next_run())
         else:
             count_place()
-            self._stream_evaluation(loader, task, next_run())
+            run, whole = next_run(), replace(task, num_workers=1)
+            if has_input(whole):
+                with reading_as(1, 0):
+                    run_worker(loader, run_settings(loader, "eval"), whole, run)
         if not wait_for_next_place():
             log.info("worker %d has streamed all batches that the chief has requested", task.index)
             sys.exit(0)
-
-    def _stream_evaluation(self, loader: DataLoader, task: TaskInfo, run: int) -> None:
-        if task.index == 0:
-            with reading_as(1, 0):
-                run_worker(loader, run_settings(loader, "eval"), replace(task, num_workers=1), run)
-        else:
-            log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
 
     def _end(self, error: BaseException | None) -> None:
         steps, self._steps = self._steps, None
@@ -268,7 +263,7 @@ def batches_of(loader: DataLoader) -> Iterator[Any]:
     if is_worker_alone():
         export_input_function(loader)  # ends the process if cs_input_analyzer has started it
         if only_compiled:
-            log.info("nothing to do for worker %d: the program is only compiled", current().index)
+            log_idle("the program is only compiled")
             sys.exit(0)
         if session is not None:
             session.stream(loader)

@@ -203,7 +203,7 @@ def test_tensors_instead_of_a_dataset(tiny: Tiny) -> None:
 def test_only_the_chief_runs_on_the_cpu(
     tiny: Tiny, tiny_input: InputFn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "estimator")
+    caplog.set_level(logging.INFO, "cs_runtime")
     for name, value in {
         "CSRUN_RANK": "2",
         "CSRUN_NUM_TASKS": "3",

@@ -77,6 +77,11 @@ class CheckpointRequests:
                 log.debug("the steps were not paused: %s", error)
 
 
+def log_requested_checkpoint(step: int) -> None:
+    """Log that a requested checkpoint has been written at a global step."""
+    log.info("wrote a checkpoint at global step %d, requested by SIGUSR1", step)
+
+
 def leave_for_requeue(step: int) -> NoReturn:
     """Exit with the code that makes the launcher requeue the job."""
     log.info("leaving at global step %d; the job resumes there when it is started again", step)

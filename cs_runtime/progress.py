@@ -170,6 +170,26 @@ def log_how_to_resume(error: BaseException) -> None:
         log.info("%s", text)
 
 
+def log_end(samples: int, seconds: float, loss: float | None, *, left: bool = False) -> None:
+    """Log the end of a training run.
+
+    Args:
+        samples: Samples trained on in this run.
+        seconds: Duration of its steps.
+        loss: Loss of its last step; None if it has run none.
+        left: The program has left the run before its last step.
+    """
+    log.info(
+        "Training %s with %d samples in %.3f seconds, %.2f samples/second.",
+        "left by the program" if left else "finished",
+        samples,
+        seconds,
+        samples / max(seconds, 1e-9),
+    )
+    if loss is not None:
+        log.info("Loss for final step: %.6g.", loss)
+
+
 def end_training(step: int) -> None:
     """Record that the training run has completed at this global step."""
     global _current
@@ -254,9 +274,8 @@ class Progress:
         bad = np.flatnonzero(~np.isfinite(losses))
         good = int(bad[0]) if bad.size else len(losses)
         self._throughput.start(outputs)
-        every = self._log_every
         for step in range(outputs.first_step + 1, outputs.first_step + good + 1):
-            if every and (step == self.first_step + 1 or step % every == 0):
+            if is_line_due(step, self.first_step, self._log_every):
                 rate, input_wait = self._throughput.mark(step, outputs)
                 loss = float(losses[step - outputs.first_step - 1])
                 report_step(step, loss, rate, rate * self._batch_size, input_wait)
@@ -266,6 +285,72 @@ class Progress:
             raise NonFiniteLossError(outputs.first_step + good + 1, float(losses[good]), self._model_dir)
         self.step = outputs.first_step + len(losses)
         self.loss = float(losses[-1])
+
+
+def is_line_due(step: int, first_step: int, log_every_steps: int | None) -> bool:
+    """Return True if a progress line is due after a step: the first one, or a multiple of the interval."""
+    every = log_every_steps
+    return bool(every) and (step == first_step + 1 or step % (every or 1) == 0)
+
+
+class HostProgress:
+    """Progress of a training run on this CPU: counts steps, and logs a line as `Progress` does.
+
+    Args:
+        model_dir: Directory of the run.
+        first_step: Global step at which it begins.
+        last_step: Global step at which it ends; None: at the end of the input.
+        log_every_steps: Interval of log lines; 0 or None for none.
+        resumes: Whether repeating the command would resume from the newest checkpoint.
+
+    Attributes:
+        step: Global step.
+        samples: Samples trained on in this run.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        first_step: int,
+        last_step: int | None,
+        log_every_steps: int | None,
+        *,
+        resumes: bool = True,
+    ) -> None:
+        self.step = self._first_step = self._line_step = first_step
+        self.samples = self._line_samples = 0
+        self._log_every = log_every_steps
+        begin_training(model_dir, first_step, last_step, resumes=resumes)
+        self._started_s = self._line_s = time.perf_counter()
+
+    def add(self, step: int, samples: int) -> None:
+        """Count the samples of a step, which has ended at global step `step`."""
+        self.step = step
+        self.samples += samples
+        record_step(step)
+
+    @property
+    def is_line_due(self) -> bool:
+        """True if a progress line is due after this step."""
+        return is_line_due(self.step, self._first_step, self._log_every)
+
+    def log_line(self, loss: float | None) -> None:
+        """Log a progress line; rates are over the steps since the last one."""
+        report_step(self.step, loss, *self._rates())
+        self._line_step, self._line_samples, self._line_s = self.step, self.samples, time.perf_counter()
+
+    def scalars(self, loss: float) -> dict[str, float]:
+        """Return the loss and the rates since the last progress line, as `StepEvents` writes them."""
+        return {"loss": loss, **_rate_scalars(*self._rates())}
+
+    def log_end(self, loss: float | None) -> None:
+        """Log the end of the run."""
+        log_end(self.samples, time.perf_counter() - self._started_s, loss)
+
+    def _rates(self) -> tuple[float, float]:
+        """Return the steps and samples per second since the last progress line."""
+        seconds = max(time.perf_counter() - self._line_s, 1e-9)
+        return (self.step - self._line_step) / seconds, (self.samples - self._line_samples) / seconds
 
 
 # Prefix of the name of a step output that is a summary of the user's program.
@@ -314,3 +399,13 @@ class StepEvents:
             rate, _ = self._throughput.mark(step, outputs)
             rates = {"global_step/sec": rate, "samples/sec": rate * self._batch_size}
             self._writer.scalars(step, {**values, **rates})
+            self._writer.scalars(step, {**values, **_rate_scalars(rate, rate * self._batch_size)})
+
+
+def _rate_scalars(steps_per_s: float, samples_per_s: float) -> dict[str, float]:
+    return {"global_step/sec": steps_per_s, "samples/sec": samples_per_s}
+
+
+def _tag(output_name: str) -> str:
+    """Return the tag of an output: `output_loss` -> `loss`, `output_summary/<tag>` -> `<tag>`."""
+    return output_name.removeprefix("output_").removeprefix(SUMMARY_PREFIX)

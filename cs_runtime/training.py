@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cs_runtime import files, run_files
-from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
+from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue, log_requested_checkpoint
 from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, Observer, State
@@ -25,6 +25,7 @@ from cs_runtime.progress import (
     Timeline,
     begin_training,
     end_training,
+    log_end,
     log_how_to_resume,
     report_wait,
 )
@@ -304,14 +305,7 @@ def record_success(
             result.final_step,
         )
     else:
-        log.info(
-            "Training %s with %d samples in %.3f seconds, %.2f samples/second.",
-            "left by the program" if result.left else "finished",
-            result.samples,
-            result.seconds,
-            rate,
-        )
-        log.info("Loss for final step: %.6g.", result.loss)
+        log_end(result.samples, result.seconds, result.loss, left=result.left)
     artifact = session.compiled.artifact
     files.write_json(
         settings.model_dir / "fabric.json",
@@ -470,7 +464,7 @@ def _train_to(run: TrainingRun, last_step: int, requests: CheckpointRequests, *,
             saved_step, saved_at = run.step, time.monotonic()
         stop |= run.should_stop
         if requested:
-            log.info("wrote a checkpoint at global step %d, requested by SIGUSR1", saved_step)
+            log_requested_checkpoint(saved_step)
             if requeue:
                 break
             requests.clear()

@@ -8,16 +8,16 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from cs_runtime import tasks
-from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
+from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue, log_requested_checkpoint
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.files import write_text
-from cs_runtime.progress import begin_training, end_training, log_how_to_resume, record_step, report_step
+from cs_runtime.progress import HostProgress, end_training, log_how_to_resume
 from cs_runtime.requeue import last_step_of_job
 from cs_runtime.run_files import write_params
 from estimator.backend import Batches, Setup
@@ -331,30 +331,6 @@ class RawSessionHook:
         """Do nothing at the end."""
 
 
-@dataclass
-class _Throughput:
-    """Counts steps and samples, in total and since the last log line."""
-
-    step: int
-    samples: int = 0
-    started: float = field(default_factory=time.perf_counter)
-    line_step: int = field(init=False)
-    line_samples: int = 0
-    line_at: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.line_step, self.line_at = self.step, self.started
-
-    def rates(self) -> tuple[float, float]:
-        """Return the steps and samples per second since the last log line."""
-        seconds = max(time.perf_counter() - self.line_at, 1e-9)
-        return (self.step - self.line_step) / seconds, (self.samples - self.line_samples) / seconds
-
-    def restart_line(self) -> None:
-        """Restart the counts since the last log line."""
-        self.line_step, self.line_samples, self.line_at = self.step, self.samples, time.perf_counter()
-
-
 class TrainingLoop:
     """Runs training steps, and writes log lines, summaries and checkpoints when they are due.
 
@@ -430,56 +406,47 @@ class TrainingLoop:
         """
         import tensorflow as tf
 
-        throughput = _Throughput(int(raw_hook.session.run(self._global_step)))
-        first_step, loss = throughput.step, math.nan
+        first_step, loss = int(raw_hook.session.run(self._global_step)), math.nan
         if first_step == 0:
             if self._config.save_summary_steps:
                 self.events.add_graph(self._global_step.graph)
             self._writer.write(raw_hook.session, 0)  # the initial values
         else:
             log.info("resuming on this CPU: the input starts from its beginning, no batch is skipped")
-        begin_training(self._model_dir, first_step, last_step)
+        every_steps = self._config.log_step_count_steps
+        progress = HostProgress(self._model_dir, first_step, last_step, every_steps)
         saved_at = time.perf_counter()
         stop = asked = False
-        while not stop and (last_step is None or throughput.step < last_step) and not session.should_stop():
-            with_summary = _is_due(throughput.step + 1, self._config.save_summary_steps)
+        while not stop and (last_step is None or progress.step < last_step) and not session.should_stop():
+            with_summary = _is_due(progress.step + 1, self._config.save_summary_steps)
             try:
                 result = session.run({**self._fetches, **(self._summary_fetches if with_summary else {})})
             except tf.errors.OutOfRangeError:
                 break
-            throughput.step = int(result["step"])
-            throughput.samples += int(result["samples"])
             loss = float(result["loss"])
             if not math.isfinite(loss):
-                raise NonFiniteLossError(throughput.step, loss, self._model_dir)
-            record_step(throughput.step)
+                raise NonFiniteLossError(int(result["step"]), loss, self._model_dir)
+            progress.add(int(result["step"]), int(result["samples"]))
             if with_summary:
-                self._write_events(throughput, loss, result.get("summary"))
-            every = self._config.log_step_count_steps
-            if _is_due(throughput.step, every) or (every and throughput.step == first_step + 1):
-                report_step(throughput.step, loss, *throughput.rates())
-                throughput.restart_line()
+                if "summary" in result:
+                    self.events.add_summary(progress.step, result["summary"])
+                self.events.scalars(progress.step, progress.scalars(loss))
+            if progress.is_line_due:
+                progress.log_line(loss)
             asked = requests.pending
-            if asked or self._save_is_due(throughput.step, time.perf_counter() - saved_at):
-                stop = self._writer.write(raw_hook.session, throughput.step)
+            if asked or self._save_is_due(progress.step, time.perf_counter() - saved_at):
+                stop = self._writer.write(raw_hook.session, progress.step)
                 saved_at = time.perf_counter()
             if asked:
-                log.info("wrote a checkpoint at global step %d, requested by SIGUSR1", throughput.step)
+                log_requested_checkpoint(progress.step)
                 requests.clear()
                 stop = stop or stop_on_request
-        if throughput.step > first_step and self._writer.last_step != throughput.step:
-            self._writer.write(raw_hook.session, throughput.step)
-        self._writer.end(raw_hook.session, throughput.step)
-        _log_end(throughput, loss)
-        end_training(throughput.step)
-        return throughput.step if asked and stop_on_request and throughput.step != last_step else None
-
-    def _write_events(self, throughput: _Throughput, loss: float, summary: bytes | None) -> None:
-        if summary is not None:
-            self.events.add_summary(throughput.step, summary)
-        steps_per_s, samples_per_s = throughput.rates()
-        values = {"loss": loss, "global_step/sec": steps_per_s, "samples/sec": samples_per_s}
-        self.events.scalars(throughput.step, values)
+        if progress.step > first_step and self._writer.last_step != progress.step:
+            self._writer.write(raw_hook.session, progress.step)
+        self._writer.end(raw_hook.session, progress.step)
+        progress.log_end(None if math.isnan(loss) else loss)
+        end_training(progress.step)
+        return progress.step if asked and stop_on_request and progress.step != last_step else None
 
     def _save_is_due(self, step: int, seconds_since: float) -> bool:
         if self._config.save_checkpoints_steps:
@@ -497,18 +464,6 @@ def batch_size(features: Any) -> Any:
     if not dense or tf.convert_to_tensor(dense[0]).shape.rank == 0:
         return tf.constant(1)
     return tf.shape(dense[0])[0]
-
-
-def _log_end(throughput: _Throughput, loss: float) -> None:
-    seconds = time.perf_counter() - throughput.started
-    log.info(
-        "Training finished with %d samples in %.3f seconds, %.2f samples/second.",
-        throughput.samples,
-        seconds,
-        throughput.samples / max(seconds, 1e-9),
-    )
-    if not math.isnan(loss):
-        log.info("Loss for final step: %.6g.", loss)
 
 
 def _is_due(step: int, every: int | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cs_runtime import exits, terminal
-from cs_runtime.progress import begin_training, end_training, log_how_to_resume, record_step, report_step
+from cs_runtime.progress import HostProgress, end_training, log_how_to_resume
 from cstorch.errors import essence
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule
@@ -34,7 +33,7 @@ class CpuLoop(ProgramLoop):
         self._trains = torch.is_grad_enabled() and any(
             model.training for model in Program.current().cpu_models
         )
-        self._line_step, self._line_at_s = 0, 0.0
+        self._progress: HostProgress | None = None
 
     @property
     def trains(self) -> bool:
@@ -59,16 +58,10 @@ class CpuLoop(ProgramLoop):
 
     def step_returned(self, returned: Any) -> None:
         """Log the progress of a training run when a line is due, with the loss among the returned values."""
-        step = steps_done()
-        if not self.trains:
-            return
-        record_step(step)
-        if self.completed > 1 and step % _STEPS_PER_LOG_LINE:
-            return
-        now_s = time.perf_counter()
-        rate = (step - self._line_step) / max(now_s - self._line_at_s, 1e-9)
-        report_step(step, _loss(returned), rate, rate * self._batch_size)
-        self._line_step, self._line_at_s = step, now_s
+        if self._progress is not None:
+            self._progress.add(steps_done(), self._batch_size)
+            if self._progress.is_line_due:
+                self._progress.log_line(_loss(returned))
 
     def close(self) -> None:
         """Log the end of a training run."""
@@ -90,8 +83,9 @@ class CpuLoop(ProgramLoop):
         terminal.configure_logging("cstorch")
         exits.report_at_exit(base.report_unfinished, essence)
         first = steps_done()
-        begin_training(configuration().model_dir, first, first + self.steps, resumes=False)
-        self._line_step, self._line_at_s = first, time.perf_counter()
+        self._progress = HostProgress(
+            configuration().model_dir, first, first + self.steps, _STEPS_PER_LOG_LINE, resumes=False
+        )
 
 
 def _loss(returned: Any) -> float | None:

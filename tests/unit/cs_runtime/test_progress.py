@@ -11,6 +11,7 @@ import pytest
 import cs_runtime.progress
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.progress import (
+    HostProgress,
     Progress,
     begin_training,
     log_how_to_resume,
@@ -181,3 +182,25 @@ def test_an_interrupted_training_run_prints_how_to_resume(
     caplog.clear()
     log_how_to_resume(ValueError("a bug of the program"))
     assert not caplog.records
+
+
+def test_progress_on_this_cpu(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "cs_runtime")
+    now_s = 100.0
+    monkeypatch.setattr(cs_runtime.progress.time, "perf_counter", lambda: now_s)
+    progress = HostProgress(tmp_path, 7, None, 10)
+    for step in range(8, 21):
+        now_s += STEP_S
+        progress.add(step, 8)
+        if step == 12:
+            assert progress.scalars(3.0) == {"loss": 3.0, "global_step/sec": 2.0, "samples/sec": 16.0}
+        if progress.is_line_due:
+            progress.log_line(float(step))
+    assert lines(caplog) == [(8, 8.0, 2.0, 16.0), (10, 10.0, 2.0, 16.0), (20, 20.0, 2.0, 16.0)]
+    progress.log_end(20.0)
+    assert [record.getMessage() for record in caplog.records[-2:]] == [
+        "Training finished with 104 samples in 6.500 seconds, 16.00 samples/second.",
+        "Loss for final step: 20.",
+    ]

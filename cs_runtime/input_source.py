@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,11 +24,17 @@ from cs_runtime.terminal import log_while_blocked
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
 from cs_toolkit.random_numbers import preserve_random_state
 from cs_toolkit.step import NARROWED, TensorSpec
+from csrun.schedulers.tasks import worker_variables
+from csrun.tasks.environment import environment_variables
 from input_rules.findings import Finding, report_lines
+from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
 log = logging.getLogger("cs_runtime")
 
 Batch = tuple[np.ndarray, ...]
+
+# An input that takes longer to start is not built again only for the Input Function Report.
+SLOW_INPUT_S = 2.0
 
 
 class InputSource(Protocol):
@@ -144,6 +151,24 @@ def log_restored_position(batches: int, at: int) -> None:
     """Log that the input resumes from a saved state after batch `at`, and skips up to batch `batches`."""
     rest = f"; {batches - at} more to read" if batches > at else ""
     log.info("resuming the input after batch %d from its saved state%s", at, rest)
+
+
+def worker_environment(shard: Shard) -> AbstractContextManager[None]:
+    """Set the environment of a worker during the body; the input may read it in any thread."""
+    return environment_variables(worker_variables(os.environ, shard.count, shard.index))
+
+
+def export_to_analyzer(program: Callable[[], InputProgram], *, compiles: bool) -> None:
+    """If cs_input_analyzer has started this process, send it the input function; otherwise do nothing.
+
+    This ends the process, except before a compile whose report the analyzer needs.
+
+    Args:
+        program: Returns the input function with everything that is needed to call it.
+        compiles: A compile would start here, not a training run.
+    """
+    if export_requested():
+        export_input(program(), compiles=compiles)
 
 
 class Inspection(Protocol):

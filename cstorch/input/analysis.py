@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch.utils.data
 
-import cs_runtime.input_source
-from csrun.schedulers.tasks import worker_variables
-from csrun.tasks.environment import environment_variables
+from cs_runtime import input_source
 from cstorch.input.loader import InputLoader
 from cstorch.input.random_state import RandomState
 from cstorch.job import reading_as, task
 from cstorch.program import configuration
-from input_rules.input_export import InputProgram, Shard, export_input, export_requested
-
-MAX_FIRST_BATCH_S = 2.0  # inputs that take longer to start are not built again only for the report
+from input_rules.input_export import InputProgram, Shard
 
 
 def export_input_function(loader: InputLoader) -> None:
-    """If cs_input_analyzer has started this process, send it the input function.
-
-    This ends the process, unless the analyzer wants the report of a compile that follows.
-    """
-    if export_requested():
-        config = configuration()
-        export_input(_program(loader), compiles=config.compile_only or config.validate_only)
+    """If cs_input_analyzer has started this process, send it the input function of a loop."""
+    config = configuration()
+    compiles = config.compile_only or config.validate_only
+    input_source.export_to_analyzer(lambda: _program(loader), compiles=compiles)
 
 
 def log_report(loader: InputLoader) -> None:
     """Log possible improvements of the input function (`cs_runtime.input_source.log_report`)."""
-    if loader.first_batch_s > MAX_FIRST_BATCH_S:
+    if loader.first_batch_s > input_source.SLOW_INPUT_S:
         return
     from input_rules.torch.inspection import inspect
 
     first = None if loader.sends_function else loader.first
     with RandomState(loader.seed):
-        cs_runtime.input_source.log_report(lambda: inspect(_program(loader), task().num_workers, first))
+        input_source.log_report(lambda: inspect(_program(loader), task().num_workers, first))
 
 
 def _program(loader: InputLoader) -> InputProgram:
@@ -69,8 +61,7 @@ def _program(loader: InputLoader) -> InputProgram:
 @contextmanager
 def _role(shard: Shard) -> Iterator[None]:
     """Give the body the environment and the share of a worker."""
-    environment = environment_variables(worker_variables(os.environ, shard.count, shard.index))
-    with environment, reading_as(shard.count, shard.index):
+    with input_source.worker_environment(shard), reading_as(shard.count, shard.index):
         yield
 
 

@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cs_runtime.input_source
-from csrun.schedulers.tasks import worker_config, worker_variables
-from csrun.tasks.environment import environment_variables
+from cs_runtime import input_source
+from csrun.schedulers.tasks import worker_config
 from estimator.input.dataset import InputSource, describe, read, spec_component_names
 from estimator.spec import ModeKeys
-from input_rules.input_export import InputProgram, Shard, export_input, export_requested
-
-# If a call of the input function takes longer, a run does not call it again as other workers would.
-SLOW_CALL_S = 2.0
+from input_rules.input_export import InputProgram, Shard
 
 
 def export_to_analyzer(
     source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles: bool = False
 ) -> None:
-    """If cs_input_analyzer started this process, send it the input function; otherwise do nothing.
-
-    This ends the process, except before a compile whose report the analyzer needs.
+    """If cs_input_analyzer has started this process, send it the input function (`cs_runtime.input_source`).
 
     Args:
         source: The input of the run that would start here.
         artifact_dirs: Folders with compile artifacts.
         compiles: A compile would start here, not a training run.
     """
-    if not export_requested():
-        return
+    input_source.export_to_analyzer(lambda: _program(source, artifact_dirs), compiles=compiles)
 
-    def build(shard: Shard) -> Any:
-        with _worker_environment(shard):
-            return _as_worker(source, shard).call()
 
+def _program(source: InputSource, artifact_dirs: tuple[Path, ...]) -> InputProgram:
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
         return read(_as_worker(source, shard), source.config.tf_random_seed, 0)
 
@@ -48,22 +37,21 @@ def export_to_analyzer(
         # As in a run, `describe` refuses components that cannot be streamed.
         return tuple(component.name for component in describe(source).components)
 
-    program = InputProgram(
+    return InputProgram(
         framework="tensorflow",
         function=source.input_fn,
-        build=build,
+        build=lambda shard: _call_as_worker(source, shard),
         batches=batches,
         component_names=names,
         artifact_dirs=artifact_dirs,
         seed=source.config.tf_random_seed,
-        role=_worker_environment,
+        role=input_source.worker_environment,
     )
-    export_input(program, compiles=compiles)
 
 
-def _worker_environment(shard: Shard) -> AbstractContextManager[None]:
-    """Set the environment variables of a worker, which the input function may read later, in any thread."""
-    return environment_variables(worker_variables(os.environ, shard.count, shard.index))
+def _call_as_worker(source: InputSource, shard: Shard) -> Any:
+    with input_source.worker_environment(shard):
+        return _as_worker(source, shard).call()
 
 
 def _as_worker(source: InputSource, shard: Shard) -> InputSource:
@@ -84,11 +72,9 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
     def call_as_worker(workers: int, index: int) -> Any:
         if workers == 1:
             return source.call()  # in this process, with its own environment
-        config = worker_config(workers, index)
-        with environment_variables(worker_variables(os.environ, workers, index)):
-            return replace(source, tf_config=config, num_shards=workers, shard=index).call()
+        return _call_as_worker(source, Shard(workers, index))
 
-    cs_runtime.input_source.log_report(
+    input_source.log_report(
         lambda: inspect(
             call_as_worker,
             workers=source.num_shards,
@@ -96,6 +82,6 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
             shared=shared,
             seed=source.config.tf_random_seed,
             names=lambda spec: spec_component_names(source, spec),
-            patience_s=SLOW_CALL_S,
+            patience_s=input_source.SLOW_INPUT_S,
         )
     )

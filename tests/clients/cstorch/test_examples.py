@@ -90,7 +90,7 @@ def test_an_analysis_gets_the_input_in_every_task(
         sys.exit(0)
 
     monkeypatch.setenv(ORDER_VARIABLE, str(tmp_path / "order"))
-    monkeypatch.setattr("cstorch.input.analysis.export_input", take)
+    monkeypatch.setattr("cs_runtime.input_source.export_input", take)
     for key, value in ({} if rank is None else worker_variables(os.environ, 2, rank)).items():
         monkeypatch.setenv(key, value)
     with pytest.raises(SystemExit):

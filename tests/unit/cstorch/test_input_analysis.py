@@ -44,7 +44,7 @@ def test_the_first_loop_hands_its_input_over_as_each_worker_reads_it(
         raise Taken
 
     monkeypatch.setenv(ORDER_VARIABLE, "order.json")
-    monkeypatch.setattr(analysis, "export_input", take)
+    monkeypatch.setattr("cs_runtime.input_source.export_input", take)
     monkeypatch.setattr(Program.current(), "_configuration", Configuration(tmp_path))
     with pytest.raises(Taken):
         next(iter(DataLoader(records, 24, num_steps=3)))

@@ -42,7 +42,7 @@ def handed_over(input_fn: Any, monkeypatch: pytest.MonkeyPatch) -> InputProgram:
     programs: list[InputProgram] = []
     monkeypatch.setenv(ORDER_VARIABLE, "order.json")
     taken = lambda program, compiles: programs.append(program)  # noqa: E731
-    monkeypatch.setattr("estimator.input.analysis.export_input", taken)
+    monkeypatch.setattr("cs_runtime.input_source.export_input", taken)
     export_to_analyzer(InputSource(lambda params: input_fn(), ModeKeys.TRAIN, {}, CSRunConfig(), {}), ())
     (program,) = programs
     return program

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cs_runtime import exits, terminal
 from cs_runtime.embedded_system import EmbeddedSystem
 from cs_runtime.options import DEFAULT_COMPILE_DIR, local_compile_dir
 from cs_toolkit.execution_options import (
@@ -33,7 +32,7 @@ from cstorch.backends.current import (
 from cstorch.compatibility import log_unused
 from cstorch.config import BackendType, Configuration, micro_batch_size_of
 from cstorch.distributed.cluster import CSConfig
-from cstorch.errors import ConfigureError, essence
+from cstorch.errors import ConfigureError
 from cstorch.input.workers import LocalWorkers, job_directory, job_files, serve_and_leave
 from cstorch.job import task
 from cstorch.loop import base
@@ -264,7 +263,7 @@ def start_process(start_system: bool = True) -> None:
     Args:
         start_system: Start a simulated system now if the program names none.
     """
-    _set_up_process()
+    base.set_up_reports()
     if export_requested():
         return  # the first loop exports the input to cs_input_analyzer
     if task().role == "worker":
@@ -291,13 +290,8 @@ def _runs() -> bool:
 
 def start_session() -> None:
     """Set up this process as a task of a job whose tasks all run the whole program."""
-    _set_up_process()
+    base.set_up_reports()
     take_requests()
-
-
-def _set_up_process() -> None:
-    terminal.configure_logging("cstorch")
-    exits.report_at_exit(base.report_unfinished, essence)
 
 
 def take_requests() -> None:

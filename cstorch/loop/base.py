@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from cs_runtime import exits, terminal
 from cs_toolkit.source_files import is_user_file
+from cstorch.errors import essence
 from cstorch.input.analysis import export_input_function
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
@@ -105,6 +107,12 @@ class ProgramLoop:
     def abandon(self, error: BaseException | None) -> None:
         """End the loop after an error."""
         self.ended = True
+
+
+def set_up_reports() -> None:
+    """Configure the log, and report the error that ends the program, also to the loops that it has left."""
+    terminal.configure_logging("cstorch")
+    exits.report_at_exit(report_unfinished, essence)
 
 
 # Python closes an iterator that an error leaves just as it does after `break`, before anyone sees the error.

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cs_runtime import exits, terminal
 from cs_runtime.progress import HostProgress, end_training, log_how_to_resume
-from cstorch.errors import essence
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule
 from cstorch.loop import base
@@ -80,8 +78,7 @@ class CpuLoop(ProgramLoop):
             log_how_to_resume(error)
 
     def _start_log(self) -> None:
-        terminal.configure_logging("cstorch")
-        exits.report_at_exit(base.report_unfinished, essence)
+        base.set_up_reports()
         first = steps_done()
         self._progress = HostProgress(
             configuration().model_dir, first, first + self.steps, _STEPS_PER_LOG_LINE, resumes=False

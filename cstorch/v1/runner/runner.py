@@ -323,10 +323,8 @@ class Runner:
         self.global_step = self._first_step + self._run_step
         self.losses[self.global_step] = loss
         if self.config.check_loss_values and not math.isfinite(loss):
-            raise LossValueError(
-                f"the loss is {loss} at global step {self.global_step}, expected a finite number: lower the "
-                "learning rate, check the input for NaN, or clip the gradients"
-            )
+            error = NonFiniteLossError(self.global_step, loss, self.config.model_dir)
+            raise LossValueError(str(error))
 
     def _log(self, loss: float) -> None:
         cm.print_update(cm.device(), self.global_step, loss, "train", summary_writer=self._writer)

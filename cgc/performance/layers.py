@@ -79,7 +79,7 @@ class StreamedPerformance:
 
     Attributes:
         layers: times of the layers in the order of the forward pass.
-        micro_batch_size: samples that pass through the layers together.
+        samples_per_micro_batch: samples that pass through the layers together.
         micro_batches: micro-batches of a step.
         activation_bytes: peak memory of activations, of the whole batch, or of a micro-batch if the step is
             split.
@@ -88,7 +88,7 @@ class StreamedPerformance:
     """
 
     layers: tuple[LayerTime, ...]
-    micro_batch_size: int
+    samples_per_micro_batch: int
     micro_batches: int
     activation_bytes: int
     activation_room_bytes: int

@@ -329,7 +329,7 @@ def _build_streamed_figures(report: CompileReport, part: StreamedPart) -> list[H
             "Micro-batches",
             performance.micro_batches,
             f"{performance.micro_batches:,}",
-            f"of {performance.micro_batch_size:,} samples",
+            f"of {performance.samples_per_micro_batch:,} samples",
         ),
         HeadFigure("Recomputed layers", recomputed, f"{recomputed:,}", "compute their forward part twice"),
         HeadFigure(

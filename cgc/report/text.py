@@ -209,7 +209,7 @@ def _render_head(report: CompileReport) -> str:
             ("Samples/s", f"{report.samples_per_s:.1f}"),
             ("Execution", "weight streaming"),
             ("Layers", f"{len(part.layers):,}"),
-            ("Micro-batches", f"{micro_batches:,} of {part.performance.micro_batch_size:,} samples"),
+            ("Micro-batches", f"{micro_batches:,} of {part.performance.samples_per_micro_batch:,} samples"),
             ("Recomputed layers", f"{len(part.recomputed):,}"),
             ("Active PEs", f"{share:.0f}%"),
         )

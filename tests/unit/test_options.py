@@ -44,8 +44,7 @@ OTHER_MEANINGS = {
         "input_rules/torch/rules.py",  # an argument of torch's DistributedSampler
     ),
     "micro_batch_size": (
-        "cgc/performance/layers.py",  # the size that the compiler has chosen, a figure of its report
-        "cgc/report/data.py",
+        "cgc/report/data.py",  # a key of compile_report.json: the size that the compiler has chosen
     ),
     "recompute": ("cgc/lowering/convolution.py",),  # a verb in a comment
 }

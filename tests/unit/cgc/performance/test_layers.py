@@ -81,8 +81,8 @@ def test_activations_that_do_not_fit_go_through_in_micro_batches_and_weights_com
     weights = int(0.1 * LINK)
     layers, room = [layer(weights=weights), layer(weights=weights)], ROOM - weights
     whole, split = (estimate(*layers, batch=8, peak=peak) for peak in (room, int(3.5 * room)))
-    assert (whole.micro_batches, whole.micro_batch_size) == (1, 8)
-    assert (split.micro_batches, split.micro_batch_size) == (4, 2)
+    assert (whole.micro_batches, whole.samples_per_micro_batch) == (1, 8)
+    assert (split.micro_batches, split.samples_per_micro_batch) == (4, 2)
     again = 2 * PART_S + (0.1 - PART_S)
     assert split.step_s == pytest.approx(whole.step_s + 3 * again)
     assert split.parts["activation memory"] == pytest.approx(3 * again)
@@ -93,7 +93,7 @@ def test_activations_that_do_not_fit_go_through_in_micro_batches_and_weights_com
 def test_micro_batches_are_as_many_as_copies_share_best() -> None:
     """Of 10 samples 4 fit; two copies compute 10 in five turns of two, or in three times two turns."""
     found = estimate(layer(1, 1, copies=2), layer(1, 1, copies=2), batch=10, peak=int(2.4 * ROOM))
-    assert (found.micro_batches, found.micro_batch_size) == (5, 2)
+    assert (found.micro_batches, found.samples_per_micro_batch) == (5, 2)
     assert found.parts["compute"] == pytest.approx(5 * 4)
 
 

@@ -31,6 +31,7 @@ def start(sitecustomize: str) -> None:
         sitecustomize: Path of the one in `modules`.
     """
     # Not at the top: this module has to be importable without them.
+    from cs_compat import original_modules
     from cs_compat.tensorflow.changes import CHANGES
     from cs_compat.torch import changes, placeholders
 
@@ -40,6 +41,11 @@ def start(sitecustomize: str) -> None:
     sys.meta_path.insert(0, hidden)
     sys.excepthook = end_program
     own = os.path.dirname(sitecustomize)  # noqa: PTH120 - pathlib would have to be imported for it
+    original_modules.install(
+        own,
+        weight_streaming=os.environ.get("CSRUN_EXECUTION") == "weight_streaming",
+        pytorch=bool(os.environ.get("CSRUN_PT")),
+    )
     others = [folder for folder in sys.path if folder != own]
     found = PathFinder.find_spec("sitecustomize", others)
     if found is not None and found.loader is not None:

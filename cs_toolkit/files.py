@@ -1,4 +1,4 @@
-"""Atomic replacement of files."""
+"""Atomic replacement of files and links."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 
 @contextmanager
@@ -53,6 +54,28 @@ def replace_file(path: Path, content: str | bytes | memoryview, mode: int = 0o66
         open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file,
     ):
         file.write(data)
+
+
+def create_symlink(
+    src: str | os.PathLike[str], dst: str | os.PathLike[str], num_retries: int = 5, **kwargs: Any
+) -> None:
+    """Create a symbolic link, replacing an existing one atomically.
+
+    Args:
+        src: Path of the link.
+        dst: Target of the link.
+        num_retries: Accepted without effect.
+        **kwargs: Keyword arguments of `Path.symlink_to`.
+    """
+    link = Path(src)
+    # Several processes may do this simultaneously, and readers always find a link.
+    new_link = link.with_name(f".{link.name}.{token_hex(4)}")
+    new_link.symlink_to(dst, **kwargs)
+    try:
+        new_link.replace(link)
+    except OSError:
+        new_link.unlink()
+        raise
 
 
 def _sync(path: Path) -> None:

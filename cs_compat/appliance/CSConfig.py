@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cs_compat.appliance.utils.debug_args import ExecutionStrategy
+from cs_compat.appliance.messages import ExecutionStrategy
 
 ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
 """The default address in programs of the original, which is no system of this toolkit."""

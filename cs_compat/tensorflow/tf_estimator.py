@@ -44,7 +44,7 @@ _NAMES = ("Estimator", "experimental", *_TOOLKIT, *_TRAIN)
 
 def __getattr__(name: str) -> Any:
     if name == "Estimator":
-        return import_module("cs_compat.tensorflow.cpu_estimator").Estimator
+        return import_module("cs_compat.tensorflow.estimators").Estimator
     if name == "experimental":
         return import_module("estimator.early_stopping")
     if name in _TOOLKIT:

@@ -2,12 +2,11 @@
 
 `bin/` has one wrapper for each command, and is first in PATH of every program that a launcher starts:
 
-* `python`, `python3`: the toolkit's interpreter with `modules` of `cs_compat/tensorflow` and of
-  `cs_compat/torch` in its import path, the names that programs for CS systems import;
-* `python-pt`: the same with `cs_compat/torch/pt_modules`, a package of PyTorch programs whose presence
-  changes what other libraries do;
-* `python-ws`: the same as `python`, with weight streaming as the default execution mode, and
-  `cs_compat/tensorflow/ws_modules`;
+* `python`, `python3`: the toolkit's interpreter with `cs_compat/modules` in its import path, the names that
+  programs for CS systems import;
+* `python-pt`: the same with a package of PyTorch programs whose presence changes what other libraries do;
+* `python-ws`: the same as `python`, with weight streaming as the default execution mode, and the modules for
+  it;
 * `cszoo`: the command of the Model Zoo in that `python`, wherever its package is. A script that pip installs
   would start the interpreter without the modules.
 

@@ -1,5 +1,5 @@
 """The appliance of the session API, where programs of release 1.9 import it."""
 
-from cs_toolkit.aliases import alias
+from cstorch.aliases import alias
 
 alias(__name__, "cstorch.v1.session.core.appliance")

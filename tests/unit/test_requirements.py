@@ -27,7 +27,7 @@ AREAS = {
     "s3": ("cs_toolkit/object_store.py",),
     "torch": (
         "*/torch",
-        "cs_compat/appliance/storage",
+        "cs_compat/appliance/storage.py",
         "cerebras_pytorch",
         "cerebras_torch",
         "cgc/importers/aten",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cs_compat import original_modules
 from cstorch.program import Program
 
 ROOT = Path(__file__).parents[3]
@@ -21,8 +22,10 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def run_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
     """Runs a program as `python-pt` would, in a directory of its own; returns its variables."""
-    for folder in ("tensorflow/modules", "torch/pt_modules", "torch/modules"):
-        monkeypatch.syspath_prepend(ROOT / "cs_compat" / folder)
+    modules = str(ROOT / "cs_compat" / "modules")
+    monkeypatch.setattr(sys, "path_hooks", list(sys.path_hooks))
+    monkeypatch.syspath_prepend(modules)
+    original_modules.install(modules, pytorch=True)
     monkeypatch.chdir(tmp_path)
 
     def run(name: str, *flags: Any) -> dict[str, Any]:

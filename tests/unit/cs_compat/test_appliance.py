@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from cs_compat.appliance import log
-from cs_compat.appliance.cluster.client import TelemetryClient
-from cs_compat.appliance.environment import appliance_environ
-from cs_compat.appliance.run_utils import update_debug_args_with_mem_limits
-from cs_compat.appliance.utils.classes import retrieve_all_subclasses
-from cs_compat.appliance.utils.debug_args import (
+from cs_compat.appliance.cluster import TelemetryClient, appliance_environ
+from cs_compat.appliance.messages import (
     DebugArgs,
     get_debug_args,
+    set_default_ini,
+    set_ini,
     update_debug_args_from_keys,
+    update_debug_args_with_mem_limits,
     write_debug_args,
 )
-from cs_compat.appliance.utils.file import create_symlink
-from cs_compat.appliance.utils.ini import set_default_ini, set_ini
-from cs_compat.appliance.utils.units import bytes_to_human, convert_byte_unit
+from cs_toolkit.files import create_symlink
+from cs_toolkit.subclasses import retrieve_all_subclasses
+from cs_toolkit.units import bytes_to_human, convert_byte_unit
 
 
 def test_debug_arguments_go_to_a_file_and_come_back(tmp_path: Path) -> None:

@@ -87,7 +87,6 @@ def test_a_module_is_the_same_under_each_of_its_names() -> None:
 
 
 def test_inside_the_launchers_it_is_also_called_cerebras_pytorch() -> None:
-    modules = [ROOT / "cs_compat" / framework / "modules" for framework in ("tensorflow", "torch")]
     program = (
         "import sys, cerebras.pytorch as cstorch, cerebras.pytorch.optim.lr_scheduler as schedules\n"
         "import cerebras_pytorch\n"
@@ -97,7 +96,7 @@ def test_inside_the_launchers_it_is_also_called_cerebras_pytorch() -> None:
         "assert old is schedules and cerebras_pytorch.experimental.compile is cstorch.compile\n"
         "assert 'tensorflow' not in sys.modules and 'jax' not in sys.modules\n"
     )
-    path = ":".join(map(str, [*modules, ROOT]))
+    path = f"{ROOT / 'cs_compat' / 'modules'}:{ROOT}"
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
 
 

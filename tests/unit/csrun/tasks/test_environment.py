@@ -48,7 +48,7 @@ def test_a_launcher_inside_a_launcher_is_silent_and_starts_its_own_job() -> None
 def test_an_inner_launcher_passes_on_what_the_user_added_to_pythonpath() -> None:
     env = {"PYTHONPATH": "src:/mine"}
     outer = program_environment(env, CHECKOUT).apply(env)
-    outer["PYTHONPATH"] = "/checkout/cs_compat/torch/pt_modules:/added:/checkout"
+    outer["PYTHONPATH"] = "/checkout/cs_compat/modules:/added:/checkout"
     inner = program_environment(outer, CHECKOUT)
     assert inner.values["CSRUN_PYTHONPATH"] == "/added:src:/mine"
     assert unset_notice(outer, inner) is None

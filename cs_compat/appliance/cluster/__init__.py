@@ -1,1 +1,0 @@
-"""The original's cluster."""

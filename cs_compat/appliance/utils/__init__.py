@@ -1,1 +1,0 @@
-"""Helpers of programs of the original stack."""

@@ -1,3 +1,0 @@
-"""Helpers for classes."""
-
-from cs_toolkit.subclasses import retrieve_all_subclasses as retrieve_all_subclasses

@@ -1,4 +1,0 @@
-"""Number formats."""
-
-T_F16 = 1
-T_CB16 = 2

@@ -1,4 +1,0 @@
-"""Switches that can be left open."""
-
-TS_DISABLED = 1
-TS_ENABLED = 2

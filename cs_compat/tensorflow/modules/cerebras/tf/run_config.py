@@ -1,5 +1,0 @@
-"""The configuration of a run."""
-
-from estimator import CSRunConfig
-
-__all__ = ["CSRunConfig"]

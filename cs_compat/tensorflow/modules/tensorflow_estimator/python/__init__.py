@@ -1,1 +1,0 @@
-"""Module paths of the removed package tensorflow_estimator."""

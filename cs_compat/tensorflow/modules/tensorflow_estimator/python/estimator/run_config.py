@@ -1,5 +1,0 @@
-"""The class RunConfig."""
-
-from estimator import RunConfig
-
-__all__ = ["RunConfig"]

@@ -1,1 +1,0 @@
-"""TensorFlow programs with weight streaming."""

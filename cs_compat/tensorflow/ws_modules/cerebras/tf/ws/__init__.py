@@ -1,1 +1,0 @@
-"""The names of weight streaming: the same classes with another execution mode."""

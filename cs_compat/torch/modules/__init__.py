@@ -1,1 +1,0 @@
-"""In the import path of `python` and `python-pt`."""

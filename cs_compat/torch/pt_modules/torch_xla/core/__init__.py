@@ -1,1 +1,0 @@
-"""Tasks of a job, by the names of the library."""

@@ -115,7 +115,7 @@ from estimator.model_fusion import ModelInfo, MultiModelFusion""",
     "cerebras.workflow.python": ("Tools around a run.", ""),
     "cerebras.workflow.python.cs_perf_analyzer": (
         "The phases of a run.",
-        "from cstorch.utils.run_phases import AssessBottlenecks, locate_csperf_log",
+        "from cstorch.utils.profiler import AssessBottlenecks, locate_csperf_log",
     ),
     "cerebras_appliance": (
         "The original's appliance: errors, logs, debug arguments and storage.",

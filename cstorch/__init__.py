@@ -33,7 +33,6 @@ with infrequent_collection():  # PyTorch's modules stay, and so do these
         pol,
         set_debug_scope,
     )
-    from cstorch.decompositions import register_decomposition
     from cstorch.input.random_state import manual_seed
     from cstorch.loop.loaders import current_executor
     from cstorch.loop.steps import (
@@ -65,6 +64,7 @@ with infrequent_collection():  # PyTorch's modules stay, and so do these
         zeros_like,
     )
     from cstorch.tracing.dynamo import keep_dtensor_out, keep_out_of_optimizers
+    from cstorch.tracing.operations import register_decomposition
     from cstorch.utils import data as _data  # noqa: F401 - `cstorch.utils.data`
 
 lib = mesh = core.annotation  # modules of the original for annotations

@@ -27,19 +27,30 @@ _PUBLIC = (
 # Paths of the original below its package, and the modules here with the same definitions.
 _MOVED = {
     "backend": "cstorch.backends",
-    "experimental.listener": "cstorch.experimental.listener",
+    "backend.ltc_backend": "cstorch.hooks",
+    "backends.ltc_backend": "cstorch.hooks",
+    "core.compile": "cstorch.hooks",
+    "distributed.cache": "cstorch.distributed.workers",
+    "distributed.worker_state": "cstorch.distributed.workers",
+    "experimental.listener": "cstorch.hooks",
     "lib": "cstorch.core.annotation",
     "mesh": "cstorch.core.annotation",
     "saver.pt_h5_saver": "cstorch.saver",
+    "storage.constants": "cstorch.storage",
+    "storage.serializers": "cstorch.storage",
+    "utils.call_once": "cstorch.utils.helpers",
     "utils.data.data_executor": "cstorch.loop.loaders",
     "utils.data.dataloader": "cstorch.utils.data",
     "utils.data.sampler": "cstorch.input.datasets",
     "utils.data.utils": "cstorch.utils.data",
+    "utils.filters": "cstorch.utils.helpers",
     "utils.kernel": "cstorch.core.annotation",
+    "utils.nest": "cstorch.utils.helpers",
     "utils.num_kv_groups": "cstorch.core.annotation",
+    "utils.run_phases": "cstorch.utils.profiler",
     "utils.tracker": "cstorch.loop.rates",
-    "utils.utils": "cstorch.utils.filters",
-    "workflow.python.cs_perf_analyzer": "cstorch.utils.run_phases",
+    "utils.utils": "cstorch.utils.helpers",
+    "workflow.python.cs_perf_analyzer": "cstorch.utils.profiler",
 }
 
 # Modules here, and modules of the original whose definitions they have.

@@ -15,7 +15,7 @@ from cstorch.checkpoints import load, save
 from cstorch.checkpoints.reader import SIGNATURE
 from cstorch.errors import CheckpointError
 from cstorch.program import Program
-from cstorch.utils.nest import named_leaves, recurse_spec
+from cstorch.utils.helpers import named_leaves, recurse_spec
 
 PathLike = str | os.PathLike[str]
 

@@ -6,7 +6,6 @@ from cstorch import *  # noqa: F403
 from cstorch import __all__ as __all__
 from cstorch import experimental as _release_2
 from cstorch.aliases import public_modules
-from cstorch.experimental import listener as listener
 
 public_modules(__name__)
 

@@ -1,6 +1,7 @@
 """Backends, on which a program computes: the CS system, or this CPU."""
 
-from cstorch.backends import csx, ltc_backend
+from cstorch import hooks as ltc_backend
+from cstorch.backends import csx
 from cstorch.backends.current import Backend, Device, current_backend, on_cpu, on_csx
 from cstorch.config import BackendType
 from cstorch.startup import backend, get_backend_args

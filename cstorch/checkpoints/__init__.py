@@ -16,8 +16,8 @@ from cstorch.backends.current import current_backend
 from cstorch.checkpoints.reader import SIGNATURE, read
 from cstorch.checkpoints.writer import write
 from cstorch.errors import CheckpointError
-from cstorch.step_count import steps_done
 from cstorch.tracing.device import DEVICE, to_device
+from cstorch.tracing.state import steps_done
 
 PathLike = str | os.PathLike[str]
 MapLocation: TypeAlias = str | torch.device | Mapping[str, str] | Callable[[Any, str], Any] | None

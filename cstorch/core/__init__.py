@@ -3,7 +3,8 @@
 from importlib import import_module
 from typing import Any
 
-from cstorch.core import annotation, compile, modes  # noqa: A004 - the original names
+from cstorch import hooks as compile  # noqa: A004 - the original's name
+from cstorch.core import annotation, modes
 from cstorch.core.annotation import name_scope
 
 __all__ = ["annotation", "compile", "modes", "name_scope"]

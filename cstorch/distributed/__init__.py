@@ -2,7 +2,6 @@
 
 from cs_toolkit.units import bytes_to_human
 from cstorch.distributed import cluster_resolver
-from cstorch.distributed.cache import WORKER_CACHE_ROOT, get_dir_size, hit_worker_cache_limit
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.distributed.cluster_resolver import (
     BaseServiceResolver,
@@ -19,9 +18,15 @@ from cstorch.distributed.cluster_resolver import (
     num_tasks,
     service_resolver,
 )
-from cstorch.distributed.worker_state import WorkerState, get_worker_state
+from cstorch.distributed.workers import (
+    WORKER_CACHE_ROOT,
+    WorkerState,
+    get_dir_size,
+    get_worker_state,
+    hit_worker_cache_limit,
+)
 from cstorch.job import get_streaming_rank, is_streamer, num_streamers
-from cstorch.storage.serializers import ValueContext
+from cstorch.storage import ValueContext
 
 __all__ = [
     "WORKER_CACHE_ROOT",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from cstorch.experimental import listener
+from cstorch import hooks as listener
 from cstorch.program import Program
-from cstorch.utils.filters import make_param_filter
+from cstorch.utils.helpers import make_param_filter
 
 if TYPE_CHECKING:
     from cstorch.experimental.implicit_loops import (

@@ -17,7 +17,7 @@ from cs_runtime import input_source
 from cs_runtime.input_source import input_facts, narrow_integers
 from cs_runtime.options import RunSettings
 from cs_toolkit.step import TensorSpec
-from cstorch.distributed.worker_state import get_worker_state
+from cstorch.distributed.workers import get_worker_state
 from cstorch.errors import InputError
 from cstorch.input.datasets import DistributedSampler
 from cstorch.input.random_state import RandomState, program_seed
@@ -26,8 +26,8 @@ from cstorch.input.transfer import TransferredInput
 from cstorch.iterations import StepsToRun
 from cstorch.job import get_streaming_rank, whole_input_on_chief
 from cstorch.program import Program
-from cstorch.step_count import continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.state import continue_at, steps_done
 from cstorch.tracing.values import array_type, dtype_name, to_array
 
 log = logging.getLogger("cstorch")

@@ -18,7 +18,7 @@ from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.loop.rates import RateTracker
 from cstorch.profiler import ProfilerRegistry
 from cstorch.program import Program, configuration
-from cstorch.step_count import steps_done
+from cstorch.tracing.state import steps_done
 
 _SMOOTHING = 0.6  # weight of the newest rate: outputs of several steps come from the system together
 

@@ -29,7 +29,7 @@ from cstorch.job import task
 from cstorch.precision import precision_of
 from cstorch.program import Program, configuration
 from cstorch.startup import system_address
-from cstorch.step_count import steps_done
+from cstorch.tracing.state import steps_done
 from cstorch.tracing.values import to_array
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from cstorch.iterations import Schedule
 from cstorch.loop import base
 from cstorch.loop.base import ProgramLoop
 from cstorch.program import Program, configuration
-from cstorch.step_count import continue_at, steps_done
+from cstorch.tracing.state import continue_at, steps_done
 
 _STEPS_PER_LOG_LINE = 100
 

@@ -40,9 +40,8 @@ from cstorch.loop.execution import (
 )
 from cstorch.loop.on_cpu import CpuLoop
 from cstorch.program import Program
-from cstorch.step_count import StateSteps, continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, value_of
-from cstorch.tracing.state import model_state
+from cstorch.tracing.state import StateSteps, continue_at, model_state, steps_done
 from cstorch.tracing.values import META
 from input_rules.input_export import export_requested
 

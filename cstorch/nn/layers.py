@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from cstorch.utils.filters import FilterCallable, make_param_filter
+from cstorch.utils.helpers import FilterCallable, make_param_filter
 
 _HOOKED = "_cstorch_selective_grad"
 """Attribute of parameters whose gradients are masked."""

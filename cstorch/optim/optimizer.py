@@ -17,8 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.errors import OptimizerArgumentError, OptimizerStateError
-from cstorch.step_count import continue_at, state_steps
-from cstorch.tracing.state import register
+from cstorch.tracing.state import continue_at, register, state_steps
 
 STEP = "step"
 """Name of the state that counts the steps of one parameter."""

@@ -19,7 +19,6 @@ from torch._library.custom_ops import OPDEFS
 from torch.nn import functional
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
-from cstorch.decompositions import rule_of, running_rule
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError
 from cstorch.precision import format_of, is_mixed
 from cstorch.tracing.device import (
@@ -45,7 +44,7 @@ from cstorch.tracing.masks import (
     parts_of,
     sizes_of,
 )
-from cstorch.tracing.operations import DECOMPOSED
+from cstorch.tracing.operations import DECOMPOSED, rule_of, running_rule
 from cstorch.tracing.places import Places, user_line
 from cstorch.tracing.replacements import COMPOSED, composing
 from cstorch.tracing.selections import apply, compare_count, name_of, rows_of, writes_in_place

@@ -1,4 +1,4 @@
-"""Names of the tensors that a step may replace: of models, optimizers, schedules, loss scales, metrics."""
+"""The state of steps: names of the tensors that a step may replace, and the number of completed steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from cs_toolkit.step import MODEL_STATE
 from cstorch.program import Program, StateHolder
-from cstorch.tracing.device import to_device
+from cstorch.tracing.device import is_tracing, to_device
 
 
 def register(prefix: str, holder: StateHolder) -> None:
@@ -89,3 +89,22 @@ def move_to_device(model: nn.Module) -> None:
 def place_with_models(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor where the models are: on the device of the CS system if the program uses that."""
     return to_device(tensor) if Program.current().uses_cs else tensor
+
+
+def steps_done() -> int:
+    """Return the training steps of the state: those of the loaded checkpoint and of the loops since."""
+    return Program.current().steps_done
+
+
+def continue_at(step: int) -> None:
+    """Set the number of completed steps, after a step or when a state is loaded."""
+    Program.current().steps_done = step
+
+
+class StateSteps(int):
+    """A number of steps in the arguments of a closure, which gets the current number instead."""
+
+
+def state_steps() -> int:
+    """Return the number of steps for a state dictionary; one made within a step has the state after it."""
+    return StateSteps(steps_done() + 1) if is_tracing() else steps_done()

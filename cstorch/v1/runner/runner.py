@@ -28,7 +28,7 @@ from cstorch.amp.loss_scaling import clip_by_norm, clip_by_value, gradients
 from cstorch.checkpoints import load
 from cstorch.metrics import compute_all_metrics, get_all_metrics
 from cstorch.program import Program
-from cstorch.step_count import continue_at
+from cstorch.tracing.state import continue_at
 from cstorch.v1.runner.settings import RunConfig
 from cstorch.v1.session import Session, dataloader, module, state
 from cstorch.v1.session import compile as compile_step

@@ -26,7 +26,7 @@ from cstorch.loop.rates import RateTracker
 from cstorch.precision import name_half_dtype
 from cstorch.program import Program
 from cstorch.startup import start_process, start_session
-from cstorch.utils.nest import named_leaves
+from cstorch.utils.helpers import named_leaves
 from cstorch.v1.session.rendezvous import announce_end
 
 log = logging.getLogger("cstorch")

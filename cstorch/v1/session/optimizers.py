@@ -12,8 +12,8 @@ from cs_runtime.errors import CallError
 from cstorch import optim
 from cstorch.errors import OptimizerArgumentError
 from cstorch.optim.optimizer import GLOBAL_STEP, continue_schedules
-from cstorch.step_count import continue_at, state_steps
 from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.state import continue_at, state_steps
 from cstorch.v1.session.amp import PENDING
 from cstorch.v1.session.environment import state, use_cs
 from cstorch.v1.session.optim.lr_scheduler import chain_schedules, count_step, follow_steps, take_schedule

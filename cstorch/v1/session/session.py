@@ -23,9 +23,9 @@ from cstorch.job import reading_as
 from cstorch.loop import loaders
 from cstorch.loop.execution import ClosureCall, name_loss, run_settings
 from cstorch.program import Program, configuration
-from cstorch.step_count import continue_at
 from cstorch.tracing.device import DeviceTensor, to_device
-from cstorch.utils.nest import named_leaves
+from cstorch.tracing.state import continue_at
+from cstorch.utils.helpers import named_leaves
 from cstorch.v1.session.environment import env, is_worker_alone, state, use_cs
 from cstorch.v1.session.optim.lr_scheduler import follow_steps
 from cstorch.v1.session.optimizers import optimizer

@@ -21,7 +21,7 @@ import cstorch
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.options import local_compile_dir
 from csrun.tasks.place import EXIT_REQUEUE
-from cstorch import job, step_count
+from cstorch import job
 from cstorch.config import Configuration
 from cstorch.errors import (
     CompileCallError,
@@ -35,6 +35,7 @@ from cstorch.errors import (
 )
 from cstorch.loop import base
 from cstorch.program import Program, configuration
+from cstorch.tracing import state
 from cstorch.utils.data import DataLoader
 from cstorch.v1.session.core import cb_model as cm
 from tests.systems import RunningSystem
@@ -226,7 +227,7 @@ def test_loops_over_epochs_are_one_training_of_one_recorded_step(configure: Conf
         for batch in DataLoader(data, num_steps=7):
             note(step(batch))
     assert recorded == [0]
-    assert step_count.steps_done() == 21
+    assert state.steps_done() == 21
     assert losses == pytest.approx(by_torch()[0][:21], rel=1e-6)
 
 
@@ -256,7 +257,7 @@ def test_a_loop_begins_where_the_program_says(configure: Configure) -> None:
     eager = new_model()
     expected = [train_step(eager, x, y).item() for x, y in list(data())[5:7]]
     assert losses == pytest.approx(expected, rel=1e-6)
-    assert step_count.steps_done() == 7
+    assert state.steps_done() == 7
 
 
 def test_an_evaluation_inside_of_a_training_sees_its_state_and_ends_where_that_continues(
@@ -343,7 +344,7 @@ def test_an_evaluation_that_changes_a_buffer_reads_its_input_from_the_first_batc
                 evaluate()
         if not inside:
             evaluate()
-    assert step_count.steps_done() == 6
+    assert state.steps_done() == 6
     eager, expected, batches = Counted(), [], iter(data())
     for _ in range(2):
         expected += [train_step(eager, *next(batches)).item() for _ in range(3)]
@@ -476,7 +477,7 @@ def test_a_request_for_a_checkpoint_ends_a_job_after_the_checkpoint_of_the_progr
     assert left.value.code == EXIT_REQUEUE
     assert turns == list(range(1, 21))
     assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "requeued"
-    assert step_count.steps_done() == 20
+    assert state.steps_done() == 20
 
 
 def test_compile_only_and_validate_only_run_nothing(tmp_path: Path) -> None:

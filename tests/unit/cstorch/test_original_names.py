@@ -25,19 +25,27 @@ import cerebras_pytorch
 import cstorch
 import cstorch.v1.session
 from cstorch.core.annotation import AnnotationMode, annotate, create_annotation, kernel_annotater
-from cstorch.core.compile import register_trace_fn_post_hook, register_trace_fn_pre_hook
-from cstorch.distributed import ClusterConfig, ClusterSpec, TaskRole, TaskSpec, cache
+from cstorch.distributed import ClusterConfig, ClusterSpec, TaskRole, TaskSpec, workers
 from cstorch.errors import CheckpointError, InputError
-from cstorch.experimental.listener import create_listener, register_traced_tensor_hook
+from cstorch.hooks import (
+    create_listener,
+    register_trace_fn_post_hook,
+    register_trace_fn_pre_hook,
+    register_traced_tensor_hook,
+)
 from cstorch.input.datasets import pad_index
 from cstorch.loop.rates import RateTracker
 from cstorch.nn.functional import one_hot, sparse_act_matmul, sparse_matmul
 from cstorch.program import Program
 from cstorch.saver import CerebrasStateDict, CheckpointReader, PyTorchH5Saver
-from cstorch.utils.call_once import call_once
 from cstorch.utils.data import DataExecutor, DataLoader, DistributedSampler
-from cstorch.utils.filters import convert_glob_to_regex, make_param_filter
-from cstorch.utils.nest import recurse_spec, visit_torch_tensors
+from cstorch.utils.helpers import (
+    call_once,
+    convert_glob_to_regex,
+    make_param_filter,
+    recurse_spec,
+    visit_torch_tensors,
+)
 from tests.systems import RunningSystem
 
 PATHS = """
@@ -413,11 +421,11 @@ def test_the_tasks_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_a_user_may_write_to_the_cache_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Programs copy data sets to it where a configuration asks for it."""
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(workers.tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("CEREBRAS_WORKER_CACHE_ROOT", raising=False)
-    assert cache.worker_cache_root() == str(tmp_path / f"cs_worker_cache_{os.getuid()}")
+    assert workers.worker_cache_root() == str(tmp_path / f"cs_worker_cache_{os.getuid()}")
     monkeypatch.setenv("CEREBRAS_WORKER_CACHE_ROOT", "/disk/cache")
-    assert cache.worker_cache_root() == "/disk/cache"
+    assert workers.worker_cache_root() == "/disk/cache"
 
 
 def test_samplers_that_continue_and_pad(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import cstorch
 from cstorch.errors import ConfigureError
 from cstorch.metrics import AccuracyMetric
 from cstorch.program import Program, configuration
-from cstorch.step_count import steps_done
+from cstorch.tracing.state import steps_done
 from cstorch.utils.data import DataExecutor, DataLoader
 from tests.systems import RunningSystem
 

@@ -14,9 +14,9 @@ import yaml
 from torch import nn
 
 import cstorch
-from cstorch import step_count
 from cstorch.optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from cstorch.program import Program
+from cstorch.tracing.state import continue_at
 from cstorch.utils.data import DataLoader
 from models.bert.pytorch.data import train_dataloader as masked_text
 from models.bert.pytorch.model import Bert
@@ -162,7 +162,7 @@ def trained(family: Family, dropout: float, path: Path, steps: int = STEPS) -> l
     Else it writes one behind the step `STOP`.
     """
     Program.current().models.clear()
-    step_count.continue_at(0)
+    continue_at(0)
     recipe = Recipe(cstorch.compile(Spiked(new_model(family, dropout))))
     goes_on = path.exists()
     if goes_on:

@@ -32,8 +32,8 @@ from cstorch.errors import (
 from cstorch.input.analysis import log_report
 from cstorch.loop.rates import RateTracker
 from cstorch.program import Program, configuration
-from cstorch.step_count import steps_done
 from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.state import steps_done
 from cstorch.v1.session import rendezvous, state
 from cstorch.v1.session.core import cb_model as cm
 from cstorch.v1.session.core import modes

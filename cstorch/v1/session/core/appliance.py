@@ -19,7 +19,7 @@ from cstorch.program import Program, configuration
 from cstorch.saver import PyTorchH5Saver
 from cstorch.startup import start_workers
 from cstorch.tracing.device import DeviceTensor
-from cstorch.utils.nest import named_leaves
+from cstorch.utils.helpers import named_leaves
 from cstorch.v1.session.environment import Tracker, env, state
 from cstorch.v1.session.session import ApplianceSteps, appliance_steps, end_steps
 from cstorch.v1.session.steps import run_queued_closures

@@ -19,14 +19,14 @@ from cs_runtime.progress import report_checkpoint
 from cs_runtime.tasks import is_chief
 from cs_toolkit.files import replacing
 from cstorch import job
-from cstorch.distributed.cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
 from cstorch.distributed.cluster_resolver import get_streaming_batch_size, service_resolver
+from cstorch.distributed.workers import WORKER_CACHE_ROOT, hit_worker_cache_limit
 from cstorch.errors import CheckpointError, SessionError
 from cstorch.job import task
 from cstorch.loop.rates import RateTracker
 from cstorch.program import Program
-from cstorch.step_count import steps_done
 from cstorch.tracing.device import DEVICE, DeviceTensor, to_device
+from cstorch.tracing.state import steps_done
 from cstorch.v1.session.environment import (
     RunConfig,
     choose_seed,

@@ -35,7 +35,7 @@ from cstorch.optim.lr_scheduler import (
     StepLR,
 )
 from cstorch.optim.scheduler import Scheduler
-from cstorch.step_count import steps_done
+from cstorch.tracing.state import steps_done
 
 __all__ = [
     "ChainedLR",

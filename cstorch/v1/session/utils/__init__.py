@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cstorch.utils.filters import extract_loss
+from cstorch.utils.helpers import extract_loss
 from cstorch.v1.session.utils import data, nest
 
 __all__ = ["data", "extract_loss", "nest"]

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from cstorch.tracing.device import DeviceTensor
-from cstorch.utils.nest import recurse_spec, visit_torch_tensors
+from cstorch.utils.helpers import recurse_spec, visit_torch_tensors
 
 
 def map_xla_tensors(function: Callable[[list[str], Any], Any], *structures: Any) -> Any:

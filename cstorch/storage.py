@@ -1,4 +1,4 @@
-"""Settings of the original's checkpoints, without effect here.
+"""Names in the metadata of a checkpoint, and settings of the original's checkpoints, without effect here.
 
 Tensors of a checkpoint are mapped, so that nothing has to be cached, and a checkpoint refers to no other
 file.
@@ -6,7 +6,13 @@ file.
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
+
+# Attribute with the version of the program that wrote it.
+__CSTORCH_VERSION__ = "__cstorch_version__"
+
+constants = serializers = sys.modules[__name__]  # modules of the original
 
 
 class ValueContext:

@@ -122,7 +122,10 @@ from estimator.model_fusion import ModelInfo, MultiModelFusion""",
         """from cs_compat.appliance.log import logger
 from cs_runtime.options import DEFAULT_COMPILE_DIR""",
     ),
-    "cerebras_appliance.CSConfig": ("", "import cs_compat.appliance.CSConfig as same"),
+    "cerebras_appliance.CSConfig": (
+        "The configuration of the original's appliance.",
+        "from cs_compat.appliance.configuration import ORIGINAL_ADDRESS, CSConfig",
+    ),
     "cerebras_appliance.appliance_manager": (
         "Groups of tensors that programs of releases 1.7 to 1.9 change on their way to the system.",
         "from cs_compat.appliance.cluster import TensorGroup, TensorGrouper, TensorSendPayload",
@@ -138,7 +141,7 @@ from cs_runtime.options import DEFAULT_COMPILE_DIR""",
     ),
     "cerebras_appliance.cs_run_config": (
         "The run configuration of TensorFlow programs of the appliance generation.",
-        "from cs_compat.tensorflow.estimators import CSRunConfig",
+        "from cs_compat.appliance.configuration import CSRunConfig",
     ),
     "cerebras_appliance.environment": (
         "The environment of the original's servers; here, that of the program.",

@@ -1,4 +1,4 @@
-"""The estimators and configurations of the original stack, and `tf.estimator.Estimator`."""
+"""The estimators of the original stack, and `tf.estimator.Estimator`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cs_compat.appliance.CSConfig import CSConfig
 from cs_runtime.options import local_compile_dir
-from estimator import EstimatorSpec, KerasEstimator, config, estimators, keras_model_fn
+from estimator import EstimatorSpec, KerasEstimator, estimators, keras_model_fn
 from estimator.config import as_cs_config
 from estimator.errors import CallError, UnsupportedOnCsError
 
@@ -142,20 +141,6 @@ class CerebrasAppEstimator(CerebrasEstimator):
                 "no CS system is known, expected the mgmt_address IP:PORT of the CSConfig, or CS_IP in the "
                 "environment; pass --mgmt_address, or use_cs=False to run on this CPU"
             )
-
-
-class CSRunConfig(config.CSRunConfig):
-    """An `estimator.CSRunConfig` with the CS system of a `CSConfig`.
-
-    Args:
-        cs_config: A `cerebras_appliance.CSConfig.CSConfig`.
-        **fields: Fields of `estimator.CSRunConfig`, which override those of `cs_config`.
-    """
-
-    def __init__(self, cs_config: Any = None, **fields: Any) -> None:
-        if isinstance(cs_config, CSConfig):
-            fields = {**cs_config.settings(), **fields}
-        super().__init__(cs_config=cs_config, **fields)
 
 
 def KerasModelToCerebrasEstimator(  # noqa: N802 - the original name

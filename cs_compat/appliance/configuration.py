@@ -1,4 +1,4 @@
-"""The configuration of the original's appliance, in a module with the name of its class."""  # noqa: N999
+"""The configuration of the original's appliance, and that of a run of its TensorFlow programs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cs_compat.appliance.messages import ExecutionStrategy
+from estimator import config
 
 ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
 """The default address in programs of the original, which is no system of this toolkit."""
@@ -60,3 +61,17 @@ class CSConfig:
             "max_wgt_servers": self.max_wgt_servers or None,
             "execution": _EXECUTIONS.get(self.execution_strategy),
         }
+
+
+class CSRunConfig(config.CSRunConfig):
+    """An `estimator.CSRunConfig` with the CS system of a `CSConfig`.
+
+    Args:
+        cs_config: A `cerebras_appliance.CSConfig.CSConfig`.
+        **fields: Fields of `estimator.CSRunConfig`, which override those of `cs_config`.
+    """
+
+    def __init__(self, cs_config: Any = None, **fields: Any) -> None:
+        if isinstance(cs_config, CSConfig):
+            fields = {**cs_config.settings(), **fields}
+        super().__init__(cs_config=cs_config, **fields)

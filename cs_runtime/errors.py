@@ -1,6 +1,6 @@
 """Expected errors of runs and of users' programs.
 
-Every message states what was given, what was expected, and what to do.
+Every message states the actual and the expected value, and advice.
 """
 
 from __future__ import annotations

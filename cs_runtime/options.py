@@ -1,4 +1,4 @@
-"""Options of a run: what the caller of a front end decides."""
+"""Options of a run, set by the caller of a front end."""
 
 from __future__ import annotations
 

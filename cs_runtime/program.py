@@ -30,7 +30,7 @@ class StepProgram:
     Attributes:
         module: CIRH before any pass.
         interface: Inputs, outputs and state of the step.
-        mode: What the step does; a `train` step updates state and has the output `output_loss`.
+        mode: The mode of the step; a `train` step updates state and has the output `output_loss`.
         batch_size: Samples in one batch.
         checks: Conditions that must hold in every step; their outputs are not part of the user's program.
         model: The user's name of the model, for reports.

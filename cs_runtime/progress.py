@@ -87,7 +87,7 @@ def begin_training(model_dir: Path, first_step: int, last_step: int | None, *, r
         model_dir: Directory of the run.
         first_step: Global step of the checkpoint it resumes from; 0 for a new run.
         last_step: Global step at which it ends; None: at the end of the input.
-        resumes: Whether repeating the command would resume from the newest checkpoint.
+        resumes: Repeating the command would resume from the newest checkpoint.
     """
     known = _newest if _newest is not None and _newest[0] == first_step else None
     step, path = known or (first_step or None, "")

@@ -62,7 +62,7 @@ def step_program(
     Args:
         module: The step, which is changed: it gets outputs for the ranges of its labels and ids, and a global
             step that counts every batch.
-        mode: What the step does.
+        mode: The mode of the step.
         batch_size: Samples in one batch.
         input_names: The user's names of the batch inputs, in order.
         model: The user's name of the model.

@@ -68,7 +68,7 @@ def export_config(config: dict[str, Any]) -> Iterator[None]:
             _set(before)
 
 
-def shared_config() -> dict[str, Any]:
+def job_config() -> dict[str, Any]:
     """Return the TF_CONFIG of the whole job: the launcher's, or one made from the role."""
     with _lock:
         given = os.environ.get(VARIABLE, "").strip()

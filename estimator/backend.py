@@ -56,7 +56,7 @@ class Setup:
     def sharded_input(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         """Return the input of a run in which each worker of the job reads its shard of the records."""
         task = tasks.current()
-        return self._input(input_fn, mode, tasks.shared_config(), task.num_workers, task.index)
+        return self._input(input_fn, mode, tasks.job_config(), task.num_workers, task.index)
 
     def training_input(self, input_fn: Callable[..., Any]) -> InputSource:
         """Return the input of a training run, which saves its iterator state next to the checkpoints."""

@@ -52,9 +52,9 @@ class ModelInfo(NamedTuple):
 class MultiModelFusion:
     """Combines several models into one `model_fn`, `input_fn` and `params` of an estimator.
 
-    Every step is one step of each model, on a batch of its own input. The models share nothing: each has its
-    own graph collections and global step (`<name>/global_step`), and trains to the same weights as it would
-    by itself. The estimator's loss is the sum of their losses, which are logged as `<name>/loss`. Metrics are
+    Every step is one step of each model, on a batch of its input. The models share nothing: each has separate
+    graph collections and a global step (`<name>/global_step`), and trains to the same weights as it would by
+    itself. The estimator's loss is the sum of their losses, which are logged as `<name>/loss`. Metrics are
     named `<name>/<metric>`, and predictions `<name>/<prediction>`, or `<name>` if a model predicts a single
     tensor. The input ends with the shortest one.
 

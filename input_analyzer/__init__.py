@@ -1,1 +1,1 @@
-"""How fast an input pipeline is, why, what to change, and how many nodes, tasks and CPUs a training needs."""
+"""Measures input pipelines, and recommends changes and a number of nodes, tasks and CPUs for training."""

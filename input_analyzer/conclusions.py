@@ -15,8 +15,8 @@ from input_analyzer.rate_model import RateModel
 from input_rules.formatting import format_number
 from input_rules.throughput import LARGEST_RATIO, StageCost, time_us
 
-# Margin over the target for the smallest layout: the input alone was measured, while workers of a
-# training run also send their batches.
+# Margin over the target for the smallest layout: only the input was measured, while workers of a training
+# run also send their batches.
 HEADROOM = 0.1
 
 # Fraction of a node's memory that tasks may use.

@@ -1,1 +1,1 @@
-"""What can be said of an input function without running it, and how a front end hands one to an analyzer."""
+"""Findings about an input function without running it, and its export from a front end to an analyzer."""

@@ -1,4 +1,4 @@
-"""Errors about an input function: what was got, what was expected, and what to do."""
+"""Errors about an input function; messages state the actual and the expected value, and advice."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class StageCost:
         name: unique name, for example "map_2".
         op: the operation.
         position: index in pipeline order; 0 is a source.
-        self_time_us_per_sample: microseconds of this stage alone per sample; None if it was not measured.
+        self_time_us_per_sample: microseconds of this stage by itself per sample; None if it was not measured.
         cpu_us_per_sample: the part of it that keeps a CPU busy.
         wait_us_per_sample: the part of it that waits for files, network or a sleep.
         once: paid in the first epoch only, because a cache follows.

@@ -6,7 +6,7 @@ import enum
 import os
 from dataclasses import dataclass
 
-from cs_runtime.tasks import shared_config
+from cs_runtime.tasks import job_config
 from cstorch.job import get_streaming_rank, num_streamers, task
 
 
@@ -107,7 +107,7 @@ class JobSpec(ClusterSpec):
 
     def __call__(self) -> dict[str, list[str]]:
         """Return the addresses of all tasks by role, "chief" and "worker"."""
-        return dict(shared_config()["cluster"])
+        return dict(job_config()["cluster"])
 
 
 class BaseServiceResolver:
@@ -123,7 +123,7 @@ class BaseServiceResolver:
 
     def get_task_info(self) -> tuple[str, int]:
         """Return role and number of this task."""
-        own = shared_config()["task"]
+        own = job_config()["task"]
         return str(own["type"]), int(own["index"])
 
     @property

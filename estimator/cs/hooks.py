@@ -53,7 +53,7 @@ class HookScope:
     Attributes:
         graph: The default graph of the hooks.
         outputs: Names of tensors in this graph -> names of the step outputs that have their values.
-        is_extensible: Whether more tensors of the graph can become outputs of the step.
+        is_extensible: More tensors of the graph can become outputs of the step.
         global_step: The variable that counts steps.
         step: The value of `global_step` before the first step.
     """

@@ -198,7 +198,7 @@ class CsBackend:
                 front_end.hooks.end()
 
     def _log_start(self, command: Command) -> None:
-        log.info("TF_CONFIG environment variable: %s", json.dumps(tasks.shared_config()))
+        log.info("TF_CONFIG environment variable: %s", json.dumps(tasks.job_config()))
         config = self._setup.config
         name = f" {config.system_name}" if config.system_name else ""
         log.info("Running %s on the CS system%s at %s", command, name, config.cs_ip)

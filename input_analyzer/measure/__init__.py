@@ -1,1 +1,1 @@
-"""Runs copies of an input function side by side and measures them."""
+"""Runs copies of an input function in parallel and measures them."""

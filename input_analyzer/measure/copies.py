@@ -40,7 +40,7 @@ from input_rules.input_export import ORDER_VARIABLE, RECEIVER_VARIABLE
 POLL_S = 0.05
 # Interval at which memory and exits are checked.
 CHECK_S = 0.2
-# Additional time for loading a program that keeps a CPU busy: TensorFlow alone takes seconds.
+# Additional time for loading a program that keeps a CPU busy: importing TensorFlow takes seconds.
 START_GRACE_S = 60.0
 # Interval at which descendants of the copies are searched, which reads a file of every process of the
 # machine.
@@ -364,8 +364,8 @@ class Copies:
                 where = f"; it is here:\n{stack}" if stack else ""
                 raise HangingInputError(
                     f"{hangs}: {copy.name} on {copy.host} sent nothing for {limit} while {copy.doing}; "
-                    "expected regular batches: raise --time-limit if it needs longer, or check what it waits "
-                    f"for{where}"
+                    "expected regular batches: raise --time-limit if it needs longer, or find the cause of "
+                    f"the wait{where}"
                 )
 
     def _check_memory(self) -> None:

@@ -22,7 +22,7 @@ _MAX_MESSAGE_BYTES = 64 << 20
 
 
 class Order(BaseModel):
-    """The task of a process of the user's program, in place of training.
+    """The task of a process of the user's program, instead of training.
 
     Attributes:
         purpose: "examine": look at the input function and time its stages; "copy": read batches on command;

@@ -1,1 +1,1 @@
-"""An analysis for readers: on a terminal, as a page for a browser."""
+"""Reports of an analysis: on a terminal, and as a page for a browser."""

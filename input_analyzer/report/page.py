@@ -44,7 +44,7 @@ def render_html(analysis: Analysis) -> str:
             is_program=wording.is_program(analysis.subject.command),
             measurements=analysis.measurements,
             measured_columns=_list_columns(analysis),
-            layouts=_list_layouts(analysis),
+            target=None if analysis.target is None else analysis.target.samples_per_s,
             definitions=DEFINITIONS,
             style=Markup(style),
         )
@@ -112,19 +112,6 @@ def _list_columns(analysis: Analysis) -> tuple[str, ...]:
         *(["From disk per sample"] if disk else []),
         *("CPU µs per sample", "Bytes per sample", "Memory per task", "Warm-up", "CPUs of others"),
     )
-
-
-def _list_layouts(analysis: Analysis) -> list[dict[str, Any]]:
-    target = None if analysis.target is None else analysis.target.samples_per_s
-    return [
-        {
-            "layout": one.layout,
-            "samples_per_s": one.samples_per_s,
-            "share": None if target is None else one.samples_per_s / target,
-            "chosen": one.layout == analysis.recommendation.layout,
-        }
-        for one in analysis.predictions
-    ]
 
 
 WIDTH, HEIGHT = 1240.0, 380.0

@@ -1,1 +1,1 @@
-"""What the analyzer knows of tf.data; the only part of it that imports TensorFlow."""
+"""Analysis of tf.data pipelines; the only part of the analyzer that imports TensorFlow."""

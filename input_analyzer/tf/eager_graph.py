@@ -60,7 +60,7 @@ def rebuild_in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[
         seed: Seed of operations without their own; by default that of the program, if it has one.
 
     Returns:
-        The graph and the dataset. The collection of table initializers has what a session must run first.
+        The graph and the dataset. A session must first run the collection of table initializers.
 
     Raises:
         WrongTypeError: the function returns no Dataset.

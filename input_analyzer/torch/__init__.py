@@ -1,1 +1,1 @@
-"""What the analyzer knows of PyTorch's DataLoader; the only part of it that imports torch."""
+"""Analysis of torch DataLoaders; the only part of the analyzer that imports torch."""

@@ -1,4 +1,4 @@
-"""Rules that state what an input pipeline could do better, a file for each family of rules."""
+"""Rules that find possible improvements of an input pipeline, a file for each family of rules."""
 
 from __future__ import annotations
 

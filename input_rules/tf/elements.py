@@ -1,8 +1,8 @@
 """Elements of each dataset operation: their sizes, their number, and whether they are records or batches.
 
-A record is a row of what the pipeline delivers: if batches are batched again, as sequences of characters are,
-the first batch makes a record. Datasets that a call makes only to choose among others, such as the random
-numbers of `sample_from_datasets`, have no records.
+A record is a row of the elements that the pipeline delivers: if batches are batched again, as sequences of
+characters are, the first batch makes a record. Datasets that a call makes only to choose among others, such
+as the random numbers of `sample_from_datasets`, have no records.
 """
 
 from __future__ import annotations

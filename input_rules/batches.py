@@ -1,6 +1,6 @@
 """Count the samples and bytes of batches of any framework.
 
-A measurement counts text like arrays, although a CS system cannot be fed with it.
+A measurement counts text like arrays, although it cannot be streamed to a CS system.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def text_notes(components: Iterable[tuple[str, str]]) -> list[str]:
         return []
     which = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
     return [
-        f"{which} text, which a CS system cannot be fed: leave it out of the batches, or convert it to "
-        "numbers, before you train there."
+        f"{which} text, which cannot be streamed to a CS system: leave it out of the batches, or convert it "
+        "to numbers, before you train there."
     ]
 
 

@@ -1,7 +1,7 @@
 """Export the input function of a program to the analyzer that has started the program.
 
-A front end calls `export_input` where a training run would begin, if `export_requested()`. The analyzer names
-the function that receives the input in the environment, so that neither side imports the other.
+A front end calls `export_input` before a training run would begin, if `export_requested()`. The analyzer
+names the function that receives the input in the environment, so that neither side imports the other.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def export_requested() -> bool:
 
 
 def export_input(program: InputProgram, *, compiles: bool = False) -> None:
-    """Hand the program to the analyzer, which ends the process.
+    """Pass the program to the analyzer, which ends the process.
 
     Returns only if the caller was about to compile (`compiles`) and the analyzer needs the compile report.
     """

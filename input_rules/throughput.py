@@ -1,8 +1,8 @@
 """Model the throughput of a pipeline from the times of its stages. Pure.
 
 A lane is a set of stages that share the same threads, one stage at a time. In tf.data one thread runs
-everything between two hand-offs: `prefetch` hands elements off, and so does every call that runs in parallel;
-the parallel calls are a lane themselves. All functions of a process run in one thread pool with a thread for
+everything between two hand-offs, which are those of `prefetch` and of calls that run in parallel; the
+parallel calls are a lane themselves. All functions of a process run in one thread pool with a thread for
 each of its CPUs: calls that wait are limited to that number, too. In a torch DataLoader the worker processes
 are one lane and the main process is another.
 
@@ -193,7 +193,7 @@ class SampleTime:
     def with_overhead(self, measured_us: float) -> SampleTime:
         """Add the CPU time of the process that no stage accounts for.
 
-        It is spent on handing batches over and on their memory, by the slowest lane or by something that this
+        It is spent on passing batches on and on their memory, by the slowest lane or by something that this
         lane waits for.
 
         Args:

@@ -156,7 +156,7 @@ def test_text_is_counted_and_a_note_reports_that_it_cannot_be_streamed() -> None
     facts = examined(lambda: of_rows(lambda rows: {"x": torch.stack(rows), "name": ["word"] * len(rows)}))
     assert facts["batch_size"] == 4
     assert facts["bytes_per_sample"] == 12 + 4
-    assert facts["notes"][0].startswith("element['name'] is text, which a CS system cannot be fed")
+    assert facts["notes"][0].startswith("element['name'] is text, which cannot be streamed to a CS system")
     pairs = [(torch.zeros(3), f"name {number}") for number in range(8)]
     collated = flatten_batch(next(iter(DataLoader(pairs, 4))))
     assert {name: leaf.shape for name, leaf in collated.items()} == {"element[0]": (4, 3), "element[1]": (4,)}

@@ -197,7 +197,7 @@ def conform(layout: BatchLayout, batch: object, what: str) -> list[Array]:
     if len(batch) != len(layout.fields):
         raise BatchShapeError(
             f"{what}: got {len(batch)} arrays, expected {len(layout.fields)} ({layout}); "
-            "the input function must yield what the program was compiled for"
+            "the input function must yield the fields that the program was compiled for"
         )
     return [_conform_field(item, array, what) for item, array in zip(layout.fields, batch, strict=True)]
 

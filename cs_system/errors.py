@@ -99,7 +99,7 @@ class SystemBusyError(CsSystemError):
     code = "busy"
 
     @classmethod
-    def held(cls, job: str, since_s: float, queued_s: float | None = None) -> SystemBusyError:
+    def of(cls, job: str, since_s: float, queued_s: float | None = None) -> SystemBusyError:
         """Make the error.
 
         Args:
@@ -193,7 +193,7 @@ class InputMismatchError(CsSystemError):
 class JoinTimeoutError(CsSystemError):
     """The chief of a worker's job did not open the input in time.
 
-    `fields["state"]` says what the worker is waiting for.
+    `fields["state"]` is the cause of the wait.
     """
 
     code = "join_timeout"

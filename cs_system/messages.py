@@ -245,7 +245,11 @@ class TensorAssembler:
             WireFormatError: a gap, an overlap, a part without its beginning, an unknown dtype.
         """
         for chunk in chunks:
-            name, room, done = self._begin(chunk) if self._open is None else self._continue(chunk)
+            name, room, done = self._open or self._begin(chunk)
+            if self._open is not None and (chunk.name != name or chunk.offset != done):
+                raise WireFormatError(
+                    f"expected byte {done} of tensor '{name}', got byte {chunk.offset} of '{chunk.name}'"
+                )
             end = done + len(chunk.data)
             if end > len(room):
                 raise WireFormatError(
@@ -270,15 +274,6 @@ class TensorAssembler:
         self._names.add(name)
         self._tensors[name] = array.reshape(shape)
         return name, array.view(np.uint8).data, 0
-
-    def _continue(self, chunk: pb.TensorChunk) -> tuple[str, memoryview, int]:
-        assert self._open is not None
-        name, room, done = self._open
-        if chunk.name != name or chunk.offset != done:
-            raise WireFormatError(
-                f"expected byte {done} of tensor '{name}', got byte {chunk.offset} of '{chunk.name}'"
-            )
-        return name, room, done
 
     def take(self) -> dict[str, np.ndarray]:
         """Return the tensors completed since the last call, by name, in the order of their arrival."""

@@ -522,8 +522,8 @@ def prove(secret: str, side: str, *covered: str) -> str:
     Args:
         secret: The common secret.
         side: Name of the side that proves, so that a peer cannot reflect a proof of the other side.
-        covered: What the proof holds for: the nonces of both sides, so that it cannot be replayed, and the
-            content of messages that must not be changed.
+        covered: The data that the proof covers: the nonces of both sides, so that it cannot be replayed, and
+            the content of messages that must not be changed.
 
     Returns:
         An HMAC-SHA256 in hexadecimal.

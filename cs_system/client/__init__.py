@@ -1,4 +1,4 @@
-"""The client of a CS system: what the chief of a job calls, and how its workers find the run.
+"""The client of a CS system, for the chief of a job and for the workers that look for its run.
 
     with SystemClient(parse_address("127.0.0.1:9000")) as client:
         with client.reserve(job, token) as reservation:
@@ -45,7 +45,7 @@ __all__ = [
 CONNECT_TIMEOUT_S = 5.0
 # Added to the server's own limit, which normally ends a wait; this one notices that the server is gone.
 _ANSWER_MARGIN_S = 10.0
-# How often a worker that is waiting for its chief asks again, and learns what it is waiting for.
+# Interval at which a worker that waits for its chief asks again, and gets the cause of the wait.
 _JOIN_SLICE_S = 2.0
 QUEUE_TIMEOUT_S = 24 * 3600.0
 
@@ -116,7 +116,7 @@ class SystemClient:
                     if event.WhichOneof("event") == "granted":
                         return Reservation(connection, lease, event.granted.reservation)
                     if time.monotonic() > deadline:
-                        raise SystemBusyError.held(event.queued.held_by, event.queued.since, timeout_s)
+                        raise SystemBusyError.of(event.queued.held_by, event.queued.since, timeout_s)
                     if on_wait is not None:
                         queued = event.queued
                         on_wait(
@@ -157,7 +157,7 @@ def join_run(
         timeout_s: How long to wait.
         identity: The worker's input; waits for the run with its number. None joins any input of the job.
         worker: Name of this worker in messages.
-        on_wait: Called every two seconds with a sentence about what the worker is waiting for.
+        on_wait: Called every two seconds with a sentence that names the cause of the wait.
 
     Raises:
         InputRefusedError: `token` is not the one of the job's chief.

@@ -240,8 +240,8 @@ class Reservation:
         """Keep the state after the last step, to be read by another thread while further steps run.
 
         Returns:
-            None if the following steps would overwrite what is read, or if the state is large: read it with
-            `state` between the steps instead.
+            None if the following steps would overwrite it while it is read, or if the state is large: read
+            it with `state` between the steps instead.
 
         Raises:
             WrongOrderError: there is no state, because none was put or a failed step lost it.
@@ -288,7 +288,14 @@ class Reservation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(None if error is None else _reason(error))
+        if error is None:
+            reason = None
+        elif isinstance(error, KeyboardInterrupt):
+            reason = "the chief was interrupted"
+        else:
+            text = str(error).partition("\n")[0]
+            reason = f"the chief failed: {type(error).__name__}{text and ': '}{text}"
+        self.close(reason)
 
     def _call(self, rpc: str, request: Any) -> Any:
         self._end_steps()
@@ -408,7 +415,7 @@ class RemoteState(Mapping[str, np.ndarray]):
 
 
 def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) -> Iterator[pb.StateChunk]:
-    """Yield the messages of a state; a failure ends it and is appended, as gRPC hides what this raises."""
+    """Yield the messages of a state; a failure ends it and is appended, as gRPC hides exceptions."""
     try:
         for group in pack_tensors(state):
             yield pb.StateChunk(tensors=group)
@@ -419,14 +426,3 @@ def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) ->
 def _artifact_chunks(sha256: str, data: bytes) -> Iterator[pb.ArtifactChunk]:
     for offset in range(0, len(data), CHUNK_BYTES):
         yield pb.ArtifactChunk(sha256=sha256, data=data[offset : offset + CHUNK_BYTES])
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "the chief was interrupted"
-    text = str(error).partition("\n")[0]
-    return (
-        f"the chief failed: {type(error).__name__}: {text}"
-        if text
-        else f"the chief failed: {type(error).__name__}"
-    )

@@ -100,7 +100,7 @@ class MemoryxProcess(ChildProcess):
     def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
         with listen(host, 0) as listener:
             self.address: tuple[str, int] = listener.getsockname()[:2]
-            super().__init__("cs_memoryx", _run_memoryx, [str(directory)], [listener.fileno()])
+            super().__init__("cs_memoryx", run_memoryx, [str(directory)], [listener.fileno()])
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +109,8 @@ class MemoryxProcess(ChildProcess):
         self.end()
 
 
-def _run_memoryx(directory: str, descriptor: int) -> int:
+def run_memoryx(directory: str, descriptor: int) -> int:
+    """Run MemoryX in the process of a `MemoryxProcess`; return its exit code."""
     from cs_system.memoryx.server import serve_system
 
     return serve_system(socket.socket(fileno=descriptor), Path(directory))

@@ -52,7 +52,7 @@ _madvise: Any = ctypes.CDLL(None).madvise
 class FileLayout:
     """The layout of the tensors in a file, by number, in device dtypes.
 
-    It follows from the schedule alone, so MemoryX and a wafer that maps the file agree on it.
+    It follows only from the schedule, so MemoryX and a wafer that maps the file agree on it.
 
     Args:
         specs: Specs of the tensors.
@@ -143,7 +143,20 @@ class MappedTensors:
             StorageFullError: the file system has no room.
             MemoryxError: the directory cannot be written.
         """
-        return cls(_new_file(directory, max(layout.nbytes, 1)), layout)
+        nbytes = max(layout.nbytes, 1)
+        try:
+            with tempfile.TemporaryFile(dir=directory, prefix="memoryx-") as file:
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+                return cls(os.dup(file.fileno()), layout)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                status = os.statvfs(directory)
+                free_bytes = status.f_bavail * status.f_frsize
+                raise StorageFullError.of(directory, nbytes, free_bytes) from error
+            raise MemoryxError(
+                f"MemoryX cannot keep {nbytes:,} bytes in {directory}: {error.strerror}; name another "
+                "directory with --memoryx-dir"
+            ) from error
 
     @property
     def nbytes(self) -> int:
@@ -204,22 +217,6 @@ def _advise(memory: np.ndarray, advice: int) -> bool:
     # Not `mmap.madvise`, which holds the GIL and so blocks all threads.
     address, size = ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(memory.nbytes)
     return bool(_madvise(address, size, ctypes.c_int(advice)) == 0)
-
-
-def _new_file(directory: Path, nbytes: int) -> int:
-    try:
-        with tempfile.TemporaryFile(dir=directory, prefix="memoryx-") as file:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-            return os.dup(file.fileno())
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            status = os.statvfs(directory)
-            free_bytes = status.f_bavail * status.f_frsize
-            raise StorageFullError.of(directory, nbytes, free_bytes) from error
-        raise MemoryxError(
-            f"MemoryX cannot keep {nbytes:,} bytes in {directory}: {error.strerror}; name another directory "
-            "with --memoryx-dir"
-        ) from error
 
 
 def is_first_micro_batch(shard: Shard, call: int) -> bool:

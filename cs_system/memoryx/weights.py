@@ -224,7 +224,7 @@ class WeightStream:
         Raises:
             CsSystemError: the stream has failed, and no slot becomes free any more.
         """
-        with self._watchdog.paused() if self._files is None else contextlib.nullcontext():
+        with self._watchdog.pause() if self._files is None else contextlib.nullcontext():
             self._room.acquire()
         if self._failure is not None:
             raise self._failure
@@ -361,8 +361,8 @@ class WeightListener(WeightStream):
 class Watchdog:
     """Watches a connection to MemoryX, which sends at least a heartbeat every second while it is running.
 
-    A stopped MemoryX keeps its connections open, so the connections alone do not show it. The time in which
-    this side does not read, for example while no slot is free, does not count as silence.
+    A stopped MemoryX keeps its connections open, so their state does not show it. The time in which this side
+    does not read, for example while no slot is free, does not count as silence.
 
     Args:
         name: Address of MemoryX, for messages.
@@ -406,7 +406,7 @@ class Watchdog:
         self._expecting_since_s = time.monotonic()
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Do not count silence in the body, in which this side does not read."""
         self._expecting_since_s = None
         try:

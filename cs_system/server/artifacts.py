@@ -50,7 +50,7 @@ class Offer:
         self._arriving: dict[str, bytearray] = {}
 
     def look_up(self) -> list[str]:
-        """Take from the store what it has.
+        """Take the available executables from the store.
 
         Returns:
             The digests of the executables that must be sent, in the order of the step; none: the offer is

@@ -126,7 +126,10 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
         system = System(options.system, device, receiver, store, leader)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
-        port = _listen_control(server, options)
+        try:
+            port = server.add_insecure_port(host_port(options.host, options.port))
+        except RuntimeError as error:
+            raise PortInUseError.at(options.host, options.port, "--port", _bind_error(options)) from error
         await server.start()
         try:
             await _wait_for_members(leader, options.system.wafers, signals)
@@ -201,13 +204,6 @@ class _Signals:
 
     async def first(self) -> signal.Signals:
         return await self._first
-
-
-def _listen_control(server: grpc.aio.Server, options: ServerOptions) -> int:
-    try:
-        return int(server.add_insecure_port(host_port(options.host, options.port)))
-    except RuntimeError as error:
-        raise PortInUseError.at(options.host, options.port, "--port", _bind_error(options)) from error
 
 
 def _bind_error(options: ServerOptions) -> str:

@@ -309,7 +309,7 @@ class CsSystemServicer:
         run = self._run(context)
         wanted = list(request.names) or None
         async with run.snapshot(wanted) as read:
-            await context.write(pb.StateChunk())  # from now on steps do not change what is read
+            await context.write(pb.StateChunk())  # from now on steps do not change the state that is read
             for names in run.state_groups(wanted, _STATE_BYTES):
                 for group in pack_tensors(await read(names)):
                     await context.write(pb.StateChunk(tensors=group))
@@ -323,7 +323,7 @@ class CsSystemServicer:
             log.info("run stopped by the chief: %s", shorten(reason, 300), extra={"job": run.job})
         await run.close_input(reason)
         if request.release:
-            ticket = self._system.book.held(_reservation(context))
+            ticket = self._system.book.check_holder(_reservation(context))
             await asyncio.shield(self._system.release(ticket, reason, "released by its chief"))
         return pb.StopReply()
 

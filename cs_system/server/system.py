@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
 import secrets
 import time
@@ -28,6 +27,7 @@ from cs_system.messages import InputIdentity
 from cs_system.server.artifacts import ExecutableStore
 from cs_system.server.run import Run, RunLimits
 from cs_system.swarmx.hosts import HostPool
+from cs_toolkit.wire import is_proof
 
 log = logging.getLogger("cs_system.server")
 
@@ -60,7 +60,7 @@ class SystemOptions:
 
 
 class Changes:
-    """Wakes everybody who is waiting for the state of the system to change.
+    """Wakes all tasks that wait for the state of the system to change.
 
     Take `next` before looking at the state and wait for it afterwards: then no change in between is missed.
     """
@@ -110,7 +110,7 @@ class System:
         self._releases: dict[str, asyncio.Task[None]] = {}
 
     def state(self) -> str:
-        """Return IDLE, or what the current run is doing."""
+        """Return IDLE, or the activity of the current run."""
         return "IDLE" if self.run is None else self.run.state()
 
     # Reservations
@@ -206,7 +206,7 @@ class System:
             SystemStoppingError: the system is shutting down.
         """
         self._check_running()
-        self.book.held(reservation)
+        self.book.check_holder(reservation)
         if self.run is None:
             raise ReservationLostError("the reservation of the CS system has ended")
         return self.run
@@ -323,7 +323,7 @@ class Ticket:
 
     def knows(self, token: str) -> bool:
         """Return True if `token` is that of the job."""
-        return hmac.compare_digest(self.token.encode(), token.encode())
+        return is_proof(token, self.token)
 
 
 class ReservationBook:
@@ -341,7 +341,7 @@ class ReservationBook:
             SystemBusyError: another job holds it and `wait` is false.
         """
         if self.holder is not None and not wait:
-            raise SystemBusyError.held(self.holder.job, self.holder.since_s)
+            raise SystemBusyError.of(self.holder.job, self.holder.since_s)
         ticket = Ticket(job, token)
         self._queue.append(ticket)
         self._grant(now_s)
@@ -370,7 +370,7 @@ class ReservationBook:
             raise self._lost(ticket.id)
         return self._queue.index(ticket) + 1
 
-    def held(self, reservation: str) -> Ticket:
+    def check_holder(self, reservation: str) -> Ticket:
         """Return the ticket of a reservation that holds the system.
 
         Raises:

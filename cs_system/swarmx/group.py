@@ -382,40 +382,32 @@ def accept_wafers(
     listener.settimeout(_ACCEPT_TIMEOUT_S)
     try:
         while len(connected) < len(wafers):
-            _check_wafers(wafers, connected, heartbeats)
+            for rank, wafer in enumerate(wafers):
+                if wafer.has_ended:
+                    raise WaferLostError.at_start(rank, len(wafers), wafer.exit_code, wafer.host)
+                if rank in connected:
+                    heartbeats.record(rank)  # nobody reads its heartbeats before all have connected
+            if (overdue := heartbeats.overdue()) is not None:
+                raise WaferLostError.silent(overdue[0], len(wafers), overdue[1])
             try:
                 sock, address = listener.accept()
             except TimeoutError:
                 continue
             try:
                 connection = Connection(sock)
-                rank = _receive_rank(connection, token)
+                joined = _receive_rank(connection, token)
             except (OSError, MemoryxError) as error:
                 log.warning("%s is not a wafer of the group: %s", name_of(address), error)
-                rank = None
-            if rank is None or rank in connected or rank >= len(wafers):
+                joined = None
+            if joined is None or joined in connected or joined >= len(wafers):
                 sock.close()
             else:
-                connected[rank] = connection
+                connected[joined] = connection
     except BaseException:
         for connection in connected.values():
             connection.close()
         raise
     return [connected[rank] for rank in range(len(wafers))]
-
-
-def _check_wafers(
-    wafers: Sequence[Wafer], connected: dict[int, Connection], heartbeats: HeartbeatMonitor
-) -> None:
-    for rank, wafer in enumerate(wafers):
-        if wafer.has_ended:
-            raise WaferLostError.at_start(rank, len(wafers), wafer.exit_code, wafer.host)
-        if rank in connected:
-            heartbeats.record(rank)  # nobody reads its heartbeats before all have connected
-    overdue = heartbeats.overdue()
-    if overdue is not None:
-        rank, silence_s = overdue
-        raise WaferLostError.silent(rank, len(wafers), silence_s)
 
 
 def _receive_rank(connection: Connection, token: str) -> int | None:

@@ -106,10 +106,11 @@ class WaferProcess(ChildProcess):
     host = ""
 
     def __init__(self, leader: tuple[str, int], token: str, rank: int) -> None:
-        super().__init__(f"cs_wafer_{rank}", _run_wafer, [*leader, token, rank])
+        super().__init__(f"cs_wafer_{rank}", run_wafer, [*leader, token, rank])
 
 
-def _run_wafer(host: str, port: int, token: str, rank: int) -> int:
+def run_wafer(host: str, port: int, token: str, rank: int) -> int:
+    """Run a wafer in the process of a `WaferProcess`; return its exit code."""
     from cs_system.engine.device import limit_threads
     from cs_system.swarmx.member import serve
 

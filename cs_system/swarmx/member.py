@@ -140,7 +140,16 @@ class _Wafer:
             functions = select_executables(self._step, self._data, self._schedule.memory_calls())
             client.open(functions, assignment.token, assignment.count - 1)
             self._stream = client
-        self._layers = self._compile()
+        with device_errors(ProgramError, "programming"):
+            self._devices = GroupDevices(
+                assignment.coordinator, assignment.count, assignment.rank, self._address
+            )
+            split = zip(self._schedule.inputs, split_inputs(self._step), strict=True)
+            places = {number: self._devices.by_sample for number, is_split in split if is_split}
+            executables = select_executables(self._step, self._data, self._traffic.calls)
+            self._layers = Layers(
+                self._schedule, self._traffic, executables, self._devices, places, self._timer.add_call
+            )
         self._outputs: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
 
     def serve(self) -> None:
@@ -169,19 +178,6 @@ class _Wafer:
                 self._sender.send(FrameType.DONE, 0)
             else:
                 self._run_step(header)
-
-    def _compile(self) -> Layers:
-        assignment = self._assignment
-        with device_errors(ProgramError, "programming"):
-            self._devices = GroupDevices(
-                assignment.coordinator, assignment.count, assignment.rank, self._address
-            )
-            split = zip(self._schedule.inputs, split_inputs(self._step), strict=True)
-            places = {number: self._devices.by_sample for number, is_split in split if is_split}
-            executables = select_executables(self._step, self._data, self._traffic.calls)
-            return Layers(
-                self._schedule, self._traffic, executables, self._devices, places, self._timer.add_call
-            )
 
     # Steps
 

@@ -336,7 +336,13 @@ def join_group(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]
     while True:
         try:
             group = GroupFile.read(file)
-            return _connect(group, number), group.host
+            channel = Channel(connect((group.host, group.port), HANDSHAKE_S))
+            try:
+                join_leader(channel, group.token, socket.gethostname(), number)
+            except BaseException:
+                channel.close()
+                raise
+            return channel, group.host
         except OSError as error:
             problem = f"{file}: {error.strerror or error}"
         if time.monotonic() > deadline:
@@ -345,16 +351,6 @@ def join_group(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]
                 "leader (`cs_system serve --num-csx=N`); --group-file must be a file that all hosts share"
             )
         time.sleep(_POLL_S)
-
-
-def _connect(group: GroupFile, number: int) -> Channel:
-    channel = Channel(connect((group.host, group.port), HANDSHAKE_S))
-    try:
-        join_leader(channel, group.token, socket.gethostname(), number)
-    except BaseException:
-        channel.close()
-        raise
-    return channel
 
 
 def _follow(channel: Channel, leader: str, wafer: _CurrentWafer) -> None:

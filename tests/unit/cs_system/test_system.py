@@ -8,7 +8,7 @@ def test_the_first_job_gets_the_system():
     book = ReservationBook()
     ticket = book.enter("a", "token", wait=False, now_s=100.0)
     assert book.position(ticket) == 0
-    assert book.held(ticket.id) is ticket
+    assert book.check_holder(ticket.id) is ticket
     assert ticket.since_s == 100.0
 
 
@@ -39,10 +39,10 @@ def test_a_call_after_the_end_gets_the_reason():
     ticket = book.enter("a", "token", wait=False, now_s=0.0)
     ticket.ending = "the CS system is shutting down (SIGTERM)"
     with pytest.raises(ReservationLostError, match="shutting down"):
-        book.held(ticket.id)
+        book.check_holder(ticket.id)
     book.leave(ticket, "released by its chief", now_s=1.0)
     with pytest.raises(ReservationLostError, match="has ended: released by its chief"):
-        book.held(ticket.id)
+        book.check_holder(ticket.id)
 
 
 @pytest.mark.parametrize(("reservation", "text"), [("", "reserve it first"), ("forged", "does not know it")])
@@ -50,7 +50,7 @@ def test_a_call_without_a_reservation_is_refused(reservation, text):
     book = ReservationBook()
     book.enter("a", "token", wait=False, now_s=0.0)
     with pytest.raises(ReservationLostError, match=text):
-        book.held(reservation)
+        book.check_holder(reservation)
 
 
 def test_reasons_of_old_reservations_are_forgotten_in_the_end():
@@ -60,7 +60,7 @@ def test_reasons_of_old_reservations_are_forgotten_in_the_end():
     for _ in range(100):
         book.leave(book.enter("b", "token", wait=False, now_s=0.0), "another", now_s=0.0)
     with pytest.raises(ReservationLostError, match="does not know it"):
-        book.held(first.id)
+        book.check_holder(first.id)
 
 
 def test_tokens_are_compared_as_text_of_any_kind():

@@ -19,7 +19,7 @@ from cs_toolkit import __version__ as TOOLKIT_VERSION
 
 
 def test_an_error_arrives_as_the_class_that_was_raised():
-    sent = SystemBusyError.held("job-7", 1_700_000_000.0)
+    sent = SystemBusyError.of("job-7", 1_700_000_000.0)
     got = error_from_metadata(error_metadata(sent))
     assert type(got) is SystemBusyError
     assert str(got) == str(sent)
@@ -81,7 +81,7 @@ def test_a_client_of_another_protocol_is_refused_by_both_versions(metadata, got)
 
 
 def test_status_for_programs_that_know_only_grpc():
-    assert status_code(SystemBusyError.held("a", 0.0)).name == "FAILED_PRECONDITION"
+    assert status_code(SystemBusyError.of("a", 0.0)).name == "FAILED_PRECONDITION"
     assert status_code(errors.SystemStoppingError("stop")).name == "UNAVAILABLE"
     assert status_code(errors.StateMismatchError.of(["a"])).name == "INVALID_ARGUMENT"
     assert status_code(errors.ExecutionError("x")).name == "ABORTED"

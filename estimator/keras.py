@@ -268,7 +268,7 @@ class _KerasGraph:
             for outer, inner in traced.body.captures
         ]
         traced.function.set_external_captures(captures)
-        return dict(traced.named(traced.function(batch)))
+        return dict(traced.name_results(traced.function(batch)))
 
     def _replace_capture(
         self, outer: Any, inner: Any, variables: Mapping[str, Any], constants: Mapping[str, Any]

@@ -16,7 +16,16 @@ from weakref import ref
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Check, Constant, Graph, Node, Tensor, refused
+from cgc.importers.aten import (
+    SUPPORTED,
+    SUPPORTED_COMPLEX,
+    Check,
+    Constant,
+    Graph,
+    Node,
+    Tensor,
+    recording_error,
+)
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
 from cstorch.errors import TensorReadError, ValueUnavailableError
@@ -355,7 +364,7 @@ class Recording:
         """Refuse an operation whose results have no shapes, with all those before it that have no rule."""
         place = self.places.here()
         node = Node(_full_name(func), given, (), *place)
-        raise refused(
+        raise recording_error(
             self.graph, node, None if isinstance(error, NotImplementedError) else first_line(error)
         ) from error
 

@@ -2,7 +2,7 @@
 
 from cgc.importers.aten.graph import Check, Constant, Graph, Node, Tensor, check_output
 from cgc.importers.aten.handlers.table import COMPLEX_HANDLERS, HANDLERS
-from cgc.importers.aten.step import import_step, refused
+from cgc.importers.aten.step import import_step, recording_error
 
 # Names of the operations that can be imported, such as "aten.addmm.default".
 SUPPORTED = frozenset(HANDLERS) | frozenset(COMPLEX_HANDLERS)
@@ -19,5 +19,5 @@ __all__ = [
     "Tensor",
     "check_output",
     "import_step",
-    "refused",
+    "recording_error",
 ]

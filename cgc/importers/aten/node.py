@@ -233,15 +233,17 @@ class NodeContext:
 def promote(arguments: Sequence[Any]) -> str:
     """Return the element type in which ATen computes with these tensors and numbers.
 
-    Tensors with dimensions decide; tensors without, and numbers behind them, only if they are of a higher
-    category: bool, integer, float (torch.result_type).
+    Tensors with dimensions decide. Tensors without dimensions, and then numbers, count only if they are of a
+    higher category: bool, integer, float (torch.result_type).
     """
     groups: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for argument in arguments:
         if isinstance(argument, Tensor):
             groups[2 if argument.shape else 1].append(argument.dtype)
+        elif isinstance(argument, bool):
+            groups[0].append("bool")
         else:
-            groups[0].append(_of_number(argument))
+            groups[0].append("int64" if isinstance(argument, int) else "float32")
     found = ""
     for rank in (2, 1, 0):
         if groups[rank]:
@@ -249,12 +251,6 @@ def promote(arguments: Sequence[Any]) -> str:
             if not found or _CATEGORY[widest] > _CATEGORY[found]:
                 found = widest
     return found
-
-
-def _of_number(number: Any) -> str:
-    if isinstance(number, bool):
-        return "bool"
-    return "int64" if isinstance(number, int) else "float32"
 
 
 def _widest(dtypes: Sequence[str]) -> str:

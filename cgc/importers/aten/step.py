@@ -76,7 +76,7 @@ def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
     return step_module(block, state, written, outputs, mode, seed)
 
 
-def refused(graph: Graph, node: Node, reason: str | None) -> GraphImportError:
+def recording_error(graph: Graph, node: Node, reason: str | None) -> GraphImportError:
     """Return the error of an operation at which recording ends, because its results have no known shapes.
 
     Args:
@@ -88,8 +88,8 @@ def refused(graph: Graph, node: Node, reason: str | None) -> GraphImportError:
     if reason is None:
         return import_error(unknown_operations([*unknown, operation(node)], REMEDIES), REMEDIES)
     given = ", ".join(str(describe(tensor)) for tensor in node.tensors())
-    fault = operation(node).problem(Kind.USAGE, f"got {given or 'no tensors'}: {reason}", REMEDIES)
-    return import_error([*unknown_operations(unknown, REMEDIES), fault], REMEDIES)
+    problem = operation(node).problem(Kind.USAGE, f"got {given or 'no tensors'}: {reason}", REMEDIES)
+    return import_error([*unknown_operations(unknown, REMEDIES), problem], REMEDIES)
 
 
 class _Body:
@@ -102,7 +102,7 @@ class _Body:
 
     def run(self) -> None:
         """Import the operations that updates and outputs need."""
-        unknown = [node for node in _needed_nodes(self._graph) if not self._import(node)]
+        unknown = [node for node in _list_needed_nodes(self._graph) if not self._import(node)]
         self.problems = unknown_operations(map(operation, unknown), REMEDIES) + self.problems
 
     def final(self, tensor: Tensor) -> SSAValue:
@@ -128,7 +128,8 @@ class _Body:
         outside = is_complex(node) or (self._graph.half is not None and node.half is None)
         self._emit.label(".".join((*node.layer, node.op)), node.source, node.layer, float32=outside)
         try:
-            self._require_whole(node)
+            if any(isinstance(self._values.get(tensor.id), _Poison) for tensor in node.tensors()):
+                raise _AfterProblemError  # the problem was reported at its source
             for result in node.results:
                 if result is not None and result.dtype != COMPLEX:
                     require_dtype(result.dtype, "its result")
@@ -141,11 +142,6 @@ class _Body:
         except (CompileError, ValueError, IndexError) as error:
             self.problems.append(operation(node).problem(Kind.USAGE, str(error), REMEDIES))
         return True
-
-    def _require_whole(self, node: Node) -> None:
-        """Check the element types of results; a type that CIRH lacks is reported once, at its source."""
-        if any(isinstance(self._values.get(tensor.id), _Poison) for tensor in node.tensors()):
-            raise _AfterProblemError
 
     def _keep(self, node: Node, found: tuple[Value, ...] | list[Value]) -> None:
         """Record results, which must have the types that PyTorch inferred."""
@@ -183,7 +179,7 @@ class _Body:
         return found
 
 
-def _needed_nodes(graph: Graph) -> list[Node]:
+def _list_needed_nodes(graph: Graph) -> list[Node]:
     """Return the operations that updates and outputs depend on, in order."""
     checked = (check.tensor for check in graph.checks)
     wanted = {tensor.id for tensor in (*graph.updates.values(), *graph.outputs.values(), *checked)}

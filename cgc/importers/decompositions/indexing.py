@@ -190,7 +190,7 @@ def take_slices(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
     ranges = [_forward(axis) for axis in found.axes]
     limit = [a.start + (a.count - 1) * a.step + 1 if a.count else a.start for a in ranges]
     taken = e.slice(x, [a.start for a in ranges], limit, [a.step for a in ranges])
-    return e.reshape(_reversed_axes(e, taken, found), found.shape)
+    return e.reshape(_reverse_axes(e, taken, found), found.shape)
 
 
 def _forward(axis: AxisRange) -> AxisRange:
@@ -200,7 +200,7 @@ def _forward(axis: AxisRange) -> AxisRange:
     return AxisRange(axis.start + (axis.count - 1) * axis.step, axis.count, -axis.step)
 
 
-def _reversed_axes(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
+def _reverse_axes(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
     for axis, entry in enumerate(found.axes):
         if entry.step < 0 and entry.count > 1:
             x = reverse(e, x, axis)
@@ -209,7 +209,7 @@ def _reversed_axes(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
 
 def spread_slices(e: Emitter, x: SSAValue, found: Slicing, shape: Sequence[int]) -> SSAValue:
     """Return the elements of a slice in their places in a tensor of a shape, zero elsewhere."""
-    x = _reversed_axes(e, e.reshape(x, found.kept_shape), found)
+    x = _reverse_axes(e, e.reshape(x, found.kept_shape), found)
     for axis, entry in enumerate(found.axes):
         x = _spread(e, x, axis, _forward(entry), shape[axis])
     return x

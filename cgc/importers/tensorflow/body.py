@@ -133,7 +133,7 @@ class BodyImporter:
         """Import one operation; return False if its type is unknown."""
         for tensor in op.outputs:
             self.values[tensor.name] = None if op.type in DROPPED else POISON
-        if (text := dropped_call(op)) is not None:
+        if (text := describe_dropped_call(op)) is not None:
             self._step.dropped[text] = None
         if op.type in DROPPED:
             return True
@@ -147,10 +147,12 @@ class BodyImporter:
         self._label(op)
         try:
             if constant is None:
-                results = self._in_float32(op, inputs)
+                results = self._import_in_float32(op, inputs)
                 results = self._handle(op, inputs) if results is None else results
             else:
-                results = self._fold(op, inputs) or self._from_constants(op, inputs, constant)
+                arrays = [value for value in inputs if isinstance(value, np.ndarray)]
+                folded = fold(op, arrays) if arrays and len(arrays) == len(inputs) else None
+                results = folded or self._import_constants(op, inputs, constant)
             if results is None:
                 return False
             self._check(op, results)
@@ -166,11 +168,7 @@ class BodyImporter:
         """Set the origin of the ops that are emitted next."""
         self._emit.label(self._scope + op.name, user_line(op), layer_of(op, self._forward))
 
-    def _fold(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
-        arrays = [value for value in inputs if isinstance(value, np.ndarray)]
-        return fold(op, arrays) if arrays and len(arrays) == len(inputs) else None
-
-    def _from_constants(
+    def _import_constants(
         self, op: Any, inputs: Sequence[Value], constant: Sequence[Array | Waiting]
     ) -> tuple[Value, ...]:
         """Import an operation on constants if the device has it, else compute it here."""
@@ -180,11 +178,16 @@ class BodyImporter:
             with suppress(RefusedError):
                 results = self._handle(op, inputs)
         if results is None:
-            results = tuple(map(self._compact_large, fold_lazily(op, constant)))
+            results = tuple(
+                self._emit.compact(value)
+                if isinstance(value, np.ndarray) and value.size > FOLD_LIMIT
+                else value
+                for value in fold_lazily(op, constant)
+            )
         self._step.constants.note(op, constant, results)
         return results
 
-    def _in_float32(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
+    def _import_in_float32(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         """Import a float64 operation in float32 where that is precise enough; None for all others."""
         of_step = self._step.constants.is_of_step(op, inputs)
         of_metrics = self._scope + op.name in self._step.of_metrics and is_narrowed(op)
@@ -197,11 +200,6 @@ class BodyImporter:
         if of_step:
             self._step.constants.note_of_step(results)
         return results
-
-    def _compact_large(self, value: Array | Waiting) -> Value:
-        if isinstance(value, np.ndarray) and value.size > FOLD_LIMIT:
-            return self._emit.compact(value)
-        return value
 
     def _handle(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         handler = handler_of(op)
@@ -313,7 +311,7 @@ _HOMES = frozenset(
 _WRAPPERS = ("/tensorflow/python/util/", "/tensorflow/python/ops/weak_tensor_ops.py")
 
 
-def dropped_call(op: Any) -> str | None:
+def describe_dropped_call(op: Any) -> str | None:
     """Return `tf.print at FILE:LINE` for an operation that the user called; None for one of a library."""
     if op.type not in WORDS:
         return None

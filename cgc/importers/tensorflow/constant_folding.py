@@ -139,12 +139,11 @@ def _is_pure(op: Any) -> bool:
         not definition.is_stateful
         and not op.type.startswith("Stateless")
         and not any("func" in attribute.type for attribute in definition.attr)
-        and all(_is_numeric(tensor.dtype.base_dtype) for tensor in tensors)
+        and all(
+            dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex
+            for dtype in (tensor.dtype.base_dtype for tensor in tensors)
+        )
     )
-
-
-def _is_numeric(dtype: Any) -> bool:
-    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex)
 
 
 def _compute(wanted: Sequence[Waiting]) -> list[Array]:
@@ -182,15 +181,12 @@ class _Copy:
                 pending.pop()
             elif missing:
                 pending += [given for given in missing if isinstance(given, Waiting)]
-                self._add_leaves(given for given in missing if not isinstance(given, Waiting))
+                for array in (given for given in missing if not isinstance(given, Waiting)):
+                    self._names[id(array)] = name = f"leaf{len(self.leaves)}:0"
+                    self.leaves[name] = array
             else:
                 self._names[id(waiting)] = self._add(waiting)
         return self._names[id(value)]
-
-    def _add_leaves(self, arrays: Iterable[Array]) -> None:
-        for array in arrays:
-            self._names[id(array)] = name = f"leaf{len(self.leaves)}:0"
-            self.leaves[name] = array
 
     def _add(self, waiting: Waiting) -> str:
         for tensor in waiting.op.outputs:

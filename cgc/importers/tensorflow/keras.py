@@ -83,7 +83,7 @@ class TracedKerasStep:
         """The FuncGraph."""
         return self.function.graph
 
-    def named(self, results: Any) -> dict[str, tf.Tensor]:
+    def name_results(self, results: Any) -> dict[str, tf.Tensor]:
         """Return the results by name: logs, or predictions as `prediction` or `prediction/<name>`."""
         return _outputs(results, self.mode)
 
@@ -161,7 +161,7 @@ def import_keras_step(
     plan = plan_traced(body, variables, counter, counts_itself)
     known: dict[str, Value] = {f"{key}:0": Handle(key) for key in plan.variables if key in captured}
     known |= traced.constants()
-    outputs = traced.named(traced.function.structured_outputs)
+    outputs = traced.name_results(traced.function.structured_outputs)
     module, dropped = assemble(plan, inputs, outputs, mode, seed, known)
     names = {variable.resource_name: variable.name for variable in plan.variables.values()}
     holders = {
@@ -202,11 +202,6 @@ def _trace(step: Callable[[Any], Any], input_specs: Any) -> Any:
         return tf.function(step).get_concrete_function(input_specs)
 
 
-def _optimizers(model: Any) -> list[Any]:
-    """Return the optimizers among the attributes of a model, also in lists and dicts."""
-    return [value for _, value in _leaves(vars(model)) if hasattr(value, "apply_gradients")]
-
-
 def _capture_variables(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]:
     """Return captured variables of a traced step, and their holders, by the name of the placeholder.
 
@@ -230,7 +225,8 @@ def _capture_variables(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]
 
 def _optimizer_variables(model: Any) -> Iterator[Any]:
     """Return the tf.Variables of all optimizers; training ops take some of them without a read."""
-    for optimizer in _optimizers(model):
+    # Optimizers are attributes of a model, also in lists and dicts.
+    for optimizer in (value for _, value in _leaves(vars(model)) if hasattr(value, "apply_gradients")):
         variables = optimizer.variables
         for variable in variables() if callable(variables) else variables:
             yield variable if hasattr(variable, "handle") else variable.value

@@ -59,7 +59,9 @@ def record_layer_lines(model: Any, line_of: LayerLine) -> Iterator[None]:
         first = len(graph.get_operations())
         result = own(layer, *arguments, **keywords)
         line = line_of(layer)
-        lines = _lines_in(graph)
+        if not hasattr(graph, _LINES):
+            setattr(graph, _LINES, {})
+        lines: dict[str, str | None] = getattr(graph, _LINES)
         for op in graph.get_operations()[first:]:
             lines.setdefault(op.name, line)  # layers inside of this one have been called before
         return result
@@ -69,14 +71,6 @@ def record_layer_lines(model: Any, line_of: LayerLine) -> Iterator[None]:
         yield
     finally:
         base.__call__ = own
-
-
-def _lines_in(graph: Any) -> dict[str, str | None]:
-    """Return the lines of layers by the name of an operation."""
-    if not hasattr(graph, _LINES):
-        setattr(graph, _LINES, {})
-    lines: dict[str, str | None] = getattr(graph, _LINES)
-    return lines
 
 
 def user_line(op: Any) -> str | None:

@@ -116,16 +116,15 @@ def plan_function(body: Any) -> tuple[Any, ...]:
 
 def _draws_by_step(ops: Iterable[Any]) -> bool:
     """Return whether random numbers of operations, or of functions they call, depend on the step."""
-    return any(
-        op.type in STEP_DEPENDENT or any(_draws_by_step(body.get_operations()) for body in _functions(op))
-        for op in ops
-    )
-
-
-def _functions(op: Any) -> list[Any]:
-    """Return the bodies of the functions that an operation calls; others are refused at their call."""
-    found = [op.graph._get_function(name) for name in function_names(op)]
-    return [function.graph for function in found if hasattr(function, "graph")]
+    for op in ops:
+        if op.type in STEP_DEPENDENT:
+            return True
+        functions = (op.graph._get_function(name) for name in function_names(op))
+        # Functions without a body are refused at their call.
+        bodies = (function.graph for function in functions if hasattr(function, "graph"))
+        if any(_draws_by_step(body.get_operations()) for body in bodies):
+            return True
+    return False
 
 
 def function_body(op: Any, name: str) -> Any:

@@ -122,9 +122,13 @@ def assemble(
     types = state_types(plan.variables.values(), REMEDIES)
     block = Block(arg_types=[*types, *map(_input_type, inputs)])
     fed = dict(zip((tensor.name for tensor in inputs), block.args[len(types) :], strict=True))
-    step = _initial_state(plan, block, mode, seed)
+    current: dict[str, SSAValue] = dict(zip(plan.variables, block.args, strict=False))
+    global_step = current.get(plan.global_step) if plan.global_step is not None else None
+    step = StepState(plan.variables, current, seed, mode, global_step, plan.advances_global_step)
     if mode == "eval":
-        step.of_metrics = _metric_operations(plan, outputs)
+        # Operations that no output needs serve metrics.
+        needed = reachable([t.op for t in outputs.values()], lambda op: [t.op for t in op.inputs])
+        step.of_metrics = frozenset(op.name for op in plan.ops) - {op.name for op in needed}
     emit = Emitter(block)
     body = BodyImporter(emit, step, {**(known or {}), **fed})
     body.run(plan.ops)
@@ -153,20 +157,6 @@ def _input_type(tensor: tf.Tensor) -> Tensor:
             "batch(n, drop_remainder=True), and give other tensors their shape with set_shape()",
         )
     return tensor_type(tensor.shape.as_list(), dtype)
-
-
-def _initial_state(plan: StepPlan, block: Block, mode: str, seed: int) -> StepState:
-    current: dict[str, SSAValue] = dict(zip(plan.variables, block.args, strict=False))
-    global_step = current.get(plan.global_step) if plan.global_step is not None else None
-    return StepState(plan.variables, current, seed, mode, global_step, plan.advances_global_step)
-
-
-def _metric_operations(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[str]:
-    """Return the names of the operations that no output needs: they serve metrics."""
-    needed = reachable(
-        [tensor.op for tensor in outputs.values()], lambda op: [tensor.op for tensor in op.inputs]
-    )
-    return frozenset(op.name for op in plan.ops) - {op.name for op in needed}
 
 
 def _results(outputs: Mapping[str, tf.Tensor], body: BodyImporter) -> dict[str, SSAValue]:

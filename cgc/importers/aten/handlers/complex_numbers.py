@@ -33,14 +33,14 @@ _NUMBERS = frozenset({"self", "other", "value", "fill_value"})
 def _by_parts(handler: Handler) -> Handler:
     """Return the rule of a real operation for the real parts, and then for the imaginary parts."""
 
-    def imported(node: NodeContext) -> Result:
+    def handle_parts(node: NodeContext) -> Result:
         real, imaginary = (_as_list(handler(_part(node, number))) for number in (0, 1))
         return [
             Complex(re, im) if tensor is not None and tensor.dtype == COMPLEX else re
             for tensor, re, im in zip(node.node.results, real, imaginary, strict=True)
         ]
 
-    return imported
+    return handle_parts
 
 
 def _as_list(found: Result) -> Sequence[Any]:
@@ -234,11 +234,11 @@ def _tanh(e: Emitter, x: Complex) -> Complex:
 def _rotate(function: Callable[[Emitter, Complex], Complex]) -> Function:
     """`-i f(i x)`: sin and tan of sinh and tanh."""
 
-    def turned(e: Emitter, x: Complex) -> Complex:
+    def evaluate(e: Emitter, x: Complex) -> Complex:
         found = function(e, Complex(e.unary(ops.NegOp, x.im), x.re))
         return Complex(found.im, e.unary(ops.NegOp, found.re))
 
-    return turned
+    return evaluate
 
 
 def _cos(e: Emitter, x: Complex) -> Complex:
@@ -250,7 +250,7 @@ def _sigmoid(e: Emitter, x: Complex) -> Complex:
     return _reciprocal(e, Complex(e.add(power.re, e.like(1, power.re)), power.im))
 
 
-def _of(function: Function) -> Handler:
+def _compute(function: Function) -> Handler:
     return lambda node: function(node.emit, _whole(node))
 
 
@@ -345,12 +345,12 @@ def _dot(conjugate: bool) -> Handler:
 def _of_size(handler: Handler) -> Handler:
     """Return the rule of a real operation for absolute values."""
 
-    def imported(node: NodeContext) -> Result:
+    def handle_size(node: NodeContext) -> Result:
         size = _abs(node.emit, _whole(node))
         arguments = {name: _in_reals(value) for name, value in node.node.arguments.items()}
         return handler(replace(node, node=replace(node.node, arguments=arguments), value_of=lambda _: size))
 
-    return imported
+    return handle_size
 
 
 def _prod(node: NodeContext) -> Complex:
@@ -532,7 +532,7 @@ _FUNCTIONS: dict[str, Function] = {
 
 TABLE: Table = {
     **{name: _by_parts(rule) for name, rule in _MOVED.items()},
-    **{f"aten.{name}.default": _of(function) for name, function in _FUNCTIONS.items()},
+    **{f"aten.{name}.default": _compute(function) for name, function in _FUNCTIONS.items()},
     **{f"aten.{name}.default": _ones for name in ("ones", "ones_like", "new_ones")},
     **{f"aten.mul.{kind}": _mul for kind in ("Tensor", "Scalar")},
     **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar")},

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.aten.handlers.resampling import Matrix, transposed_maps
+from cgc.importers.aten.handlers.resampling import Matrix, apply_transposed
 from cgc.importers.aten.node import Deferred, Handler, NodeContext, Table, Value
 from cgc.importers.decompositions.indexing import channels_last, channels_second, max_positions
 from cgc.importers.emit import Emitter, Shape
@@ -296,7 +296,7 @@ def _adaptive_avg_pool(dimensions: int) -> Handler:
             axes = range(len(shape_of(x)) - dimensions, len(shape_of(x)))
             return e.reduce("MEAN", x, tuple(axes), keep_dims=True)
         if not _divides(space, pooled):
-            return transposed_maps(e, x, [matrix.T for matrix in _mean_matrices(space, pooled)])
+            return apply_transposed(e, x, [matrix.T for matrix in _mean_matrices(space, pooled)])
         op = ops.PoolOp(_to_batch(e, x, dimensions), "AVG", **_equal_windows(space, pooled))
         return e.reshape(channels_second(e, e.emit(op)), node.shape)
 
@@ -310,7 +310,7 @@ def _adaptive_avg_pool_backward(dimensions: int) -> Handler:
         if math.prod(pooled) == 1:
             return e.broadcast(e.scale(grad, 1 / math.prod(space)), node.shape)
         if not _divides(space, pooled):
-            return transposed_maps(e, grad, _mean_matrices(space, pooled))
+            return apply_transposed(e, grad, _mean_matrices(space, pooled))
         window = _equal_windows(space, pooled)
         shape = shape_of(_to_batch(e, x, dimensions))
         op = ops.AvgPoolGradOp(_to_batch(e, grad, dimensions), shape, **window)

@@ -96,7 +96,8 @@ def places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[in
     axes = [i for i, index in enumerate(given) if index is not None]
     if any(isinstance(given[i], Tensor) and given[i].dtype == "bool" for i in axes):
         raise RefusedError(
-            Kind.SHAPE, "a mask takes as many elements as it holds; use torch.where(mask, x, y) instead"
+            Kind.SHAPE,
+            "the number of elements that a mask selects depends on the data; use torch.where(mask, x, y)",
         )
     values = [e.cast(node.value(given[i]), "int32") for i in axes]
     total: SSAValue | None = None
@@ -242,15 +243,17 @@ def _index_put(node: NodeContext) -> SSAValue:
 
 
 def _masked_put(node: NodeContext) -> SSAValue:
-    """Return one value wherever a mask holds."""
+    """Put one value at the elements that a mask selects."""
     e, x = node.emit, node.x()
     mask, values = node.value(node.arg("indices")[0]), node.cast("values")
     if math.prod(shape_of(values)) != 1:
         raise RefusedError(
-            Kind.SHAPE, "a mask takes as many values as it holds; use torch.where(mask, values, x) instead"
+            Kind.SHAPE,
+            "the number of elements that a mask selects depends on the data; use "
+            "torch.where(mask, values, x)",
         )
-    behind = len(shape_of(x)) - len(shape_of(mask))
-    mask = e.reshape(mask, (*shape_of(mask), *(1,) * behind))
+    missing = len(shape_of(x)) - len(shape_of(mask))
+    mask = e.reshape(mask, (*shape_of(mask), *(1,) * missing))
     value = e.reshape(values, ())
     return e.select(mask, e.add(x, value) if node.arg("accumulate") else value, x)
 

@@ -93,15 +93,11 @@ def _empty_result(node: NodeContext, position: int) -> SSAValue:
     return node.emit.full(0, result.shape, result.dtype)
 
 
-def _cholesky_of(e: Emitter, x: SSAValue, upper: bool) -> SSAValue:
-    """Return the lower or the upper triangle, of that triangle of x."""
-    if upper:
-        return linalg.adjoint(e, e.emit(ops.CholeskyOp(linalg.adjoint(e, x))))
-    return e.emit(ops.CholeskyOp(x))
-
-
 def _cholesky(node: NodeContext) -> Sequence[SSAValue]:
-    found = _cholesky_of(node.emit, node.x(), bool(node.arg("upper")))
+    """Return the lower or the upper factor, computed from that triangle of x."""
+    e, x, upper = node.emit, node.x(), bool(node.arg("upper"))
+    found = e.emit(ops.CholeskyOp(linalg.adjoint(e, x) if upper else x))
+    found = linalg.adjoint(e, found) if upper else found
     return [found, _empty_result(node, 1)] if len(node.node.results) > 1 else [found]
 
 

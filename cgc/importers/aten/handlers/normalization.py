@@ -65,7 +65,7 @@ def _backward(node: NodeContext) -> Sequence[Value]:
     grad, x = (channels_last(e, node.x(name)) for name in ("grad_out", "input"))
     op = ops.FusedBatchNormGradOp(grad, x, scale, mean, variance, eps, training)
     by_x, by_scale, by_offset = e.emit_all(op)
-    return wanted(node, (channels_second(e, by_x), by_scale, by_offset))
+    return requested_gradients(node, (channels_second(e, by_x), by_scale, by_offset))
 
 
 def _layer_norm(node: NodeContext) -> tuple[SSAValue, SSAValue, SSAValue]:
@@ -89,7 +89,7 @@ def _layer_norm_backward(node: NodeContext) -> Sequence[Value]:
     grad, rows = (e.reshape(value, (-1, width)) for value in (node.x("grad_out"), x))
     mean, rstd = (e.cast(e.reshape(node.x(name), (-1, 1)), "float32") for name in ("mean", "rstd"))
     op = ops.LayerNormGradOp(grad, rows, _vector(node, "weight", width, 1), mean, rstd)
-    return wanted(node, e.emit_all(op))
+    return requested_gradients(node, e.emit_all(op))
 
 
 def _vector(node: NodeContext, name: str, width: int, default: float) -> SSAValue:
@@ -101,7 +101,7 @@ def _vector(node: NodeContext, name: str, width: int, default: float) -> SSAValu
     return e.reshape(given, (width,))
 
 
-def wanted(node: NodeContext, values: Sequence[SSAValue]) -> list[Value]:
+def requested_gradients(node: NodeContext, values: Sequence[SSAValue]) -> list[Value]:
     """Return gradients in the shapes of the results; None for those that the operation leaves out."""
     found: list[Value] = []
     for tensor, value in zip(node.node.results, values, strict=True):
@@ -126,7 +126,7 @@ def _group_norm_backward(node: NodeContext) -> Sequence[Value]:
     grad, x = (channels_last(e, value) for value in (node.x("grad_out"), x))
     mean, rstd = (e.cast(node.x(name), "float32") for name in ("mean", "rstd"))
     by_x, by_scale, by_offset = e.emit_all(ops.GroupNormGradOp(grad, x, scale, mean, rstd, node.arg("group")))
-    return wanted(node, (channels_second(e, by_x), by_scale, by_offset))
+    return requested_gradients(node, (channels_second(e, by_x), by_scale, by_offset))
 
 
 TABLE: Table = {

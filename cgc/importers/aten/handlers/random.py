@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS
-from cgc.importers.aten.handlers.reduction import ranked
+from cgc.importers.aten.handlers.reduction import top_k
 from cgc.importers.aten.node import NodeContext, Table
 from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Shape
@@ -106,7 +106,7 @@ def _float(node: NodeContext) -> str:
 def _randperm(node: NodeContext) -> SSAValue:
     """Return the order of as many random numbers."""
     (size,) = node.shape
-    return node.emit.cast(ranked(node.emit, uniform(node, (size,)), 0, size, largest=True)[1], node.dtype)
+    return node.emit.cast(top_k(node.emit, uniform(node, (size,)), 0, size, largest=True)[1], node.dtype)
 
 
 TABLE: Table = {

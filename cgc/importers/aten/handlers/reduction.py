@@ -65,17 +65,17 @@ def _topk(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     e, x, axis, k = node.emit, node.x(), node.axis(), node.arg("k")
     if not shape_of(x):
         return x, e.full(0, (), "int64")
-    return ranked(e, x, axis, k, node.arg("largest", True))
+    return top_k(e, x, axis, k, node.arg("largest", True))
 
 
 def _sort(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     e, x, axis = node.emit, node.x(), node.axis()
     if not shape_of(x):
         return x, e.full(0, (), "int64")
-    return ranked(e, x, axis, shape_of(x)[axis], node.arg("descending", False))
+    return top_k(e, x, axis, shape_of(x)[axis], node.arg("descending", False))
 
 
-def ranked(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[SSAValue, SSAValue]:
+def top_k(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[SSAValue, SSAValue]:
     """Return the first k elements along an axis in order, and their positions as int64."""
     rank = len(shape_of(x))
     order = [i for i in range(rank) if i != axis] + [axis]
@@ -94,7 +94,7 @@ def _kth(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
     k = node.arg("k", (ends[axis] + 1) // 2)
     starts[axis], ends[axis] = k - 1, k
-    found = ranked(e, x, axis, k, largest=False)
+    found = top_k(e, x, axis, k, largest=False)
     values, places = (e.slice(part, starts, ends, [1] * len(ends)) for part in found)
     return e.reshape(values, node.shape), e.reshape(places, node.shape)
 
@@ -102,7 +102,7 @@ def _kth(node: NodeContext) -> tuple[SSAValue, SSAValue]:
 def _median(node: NodeContext) -> SSAValue:
     """Return the lower one of two in the middle."""
     e, x = node.emit, node.emit.reshape(node.x(), (-1,))
-    values, _ = ranked(e, x, 0, (shape_of(x)[0] + 1) // 2, largest=False)
+    values, _ = top_k(e, x, 0, (shape_of(x)[0] + 1) // 2, largest=False)
     size = shape_of(values)[0]
     return e.reshape(e.slice(values, [size - 1], [size], [1]), ())
 

@@ -18,16 +18,16 @@ from cgc.cirh.types import shape_of
 from cgc.importers.aten.node import Handler, NodeContext, Table
 from cgc.importers.emit import Emitter
 
-# `[out, in]`: what each element of the result takes of each element of an axis.
+# `[out, in]`: the weight of each element of an axis in each element of the result.
 Matrix: TypeAlias = NDArray[np.float32]
-# Makes the map of an axis of its size, the size of the result, the scale, and `align_corners`.
+# Returns the map of an axis, given its size, the size of the result, the scale, and `align_corners`.
 Kind: TypeAlias = Callable[[int, int, float, bool], Matrix]
 
 _CUBIC = -0.75
 
 
-def transposed_maps(e: Emitter, grad: SSAValue, matrices: Sequence[Matrix]) -> SSAValue:
-    """Return the maps of the last axes, transposed, one axis after the other."""
+def apply_transposed(e: Emitter, grad: SSAValue, matrices: Sequence[Matrix]) -> SSAValue:
+    """Apply the transposed maps of the last axes, axis by axis."""
     rank = len(shape_of(grad))
     for axis, matrix in enumerate(matrices, start=rank - len(matrices)):
         order = [i for i in range(rank) if i != axis] + [axis]
@@ -140,7 +140,7 @@ def _matrices(node: NodeContext, kind: Kind, sizes: Sequence[int], counts: Seque
 def _upsample_grad(kind: Kind) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         matrices = _matrices(node, kind, node.arg("input_size"), node.arg("output_size"))
-        return transposed_maps(node.emit, node.x("grad_output"), matrices)
+        return apply_transposed(node.emit, node.x("grad_output"), matrices)
 
     return handler
 
@@ -151,7 +151,7 @@ def _upsample(kind: Kind) -> Handler:
         matrices = _matrices(node, kind, shape_of(x), node.arg("output_size"))
         # An axis that keeps its size is copied, whatever its scale; its gradient goes by the scale.
         kept = [np.eye(len(m), dtype=np.float32) if m.shape[0] == m.shape[1] else m for m in matrices]
-        return transposed_maps(node.emit, x, [matrix.T for matrix in kept])
+        return apply_transposed(node.emit, x, [matrix.T for matrix in kept])
 
     return handler
 
@@ -175,7 +175,7 @@ def _pad_grad(source: Callable[[NDArray[np.intp], int], NDArray[np.intp]], dimen
         for axis, size in enumerate(space):
             low, high = pad[2 * (dimensions - 1 - axis)], pad[2 * (dimensions - 1 - axis) + 1]
             matrices.append(_pick(source(np.arange(-low, size + high), size), size))
-        return transposed_maps(node.emit, node.x("grad_output"), matrices)
+        return apply_transposed(node.emit, node.x("grad_output"), matrices)
 
     return handler
 

@@ -12,6 +12,7 @@ from cgc.cirh import ops
 from cgc.cirh.softmax import PADDING_LABEL
 from cgc.cirh.types import shape_of
 from cgc.importers.aten.node import ClassGrad, NodeContext, Table, Value
+from cgc.importers.decompositions.indexing import channels_last, channels_second
 from cgc.importers.emit import Emitter, dtype_of
 
 MEAN = 1  # ATen's number of the reduction "mean"; 0 is "none", 2 is "sum"
@@ -93,20 +94,15 @@ def _spread(e: Emitter, scale: SSAValue, labels: SSAValue, shape: tuple[int, ...
     dtype = dtype_of(scale)
     hot = ops.OneHotOp(labels, e.scalar(1, dtype), e.scalar(0, dtype), shape[axis], -1)
     wide = e.reshape(e.unary(ops.NegOp, scale), (*shape_of(scale), 1))
-    return _classes_second(e, e.mul(e.emit(hot), wide), shape)
+    grad = e.mul(e.emit(hot), wide)
+    return channels_second(e, grad) if len(shape) > 2 else e.reshape(grad, shape)
 
 
 def _rows(e: Emitter, log_p: SSAValue, target: SSAValue) -> tuple[SSAValue, SSAValue]:
     """Return log probabilities with the classes last, and labels, one for each row."""
-    rank = len(shape_of(log_p))
-    if rank > 2:
-        log_p = e.transpose(log_p, (0, *range(2, rank), 1))
+    if len(shape_of(log_p)) > 2:
+        log_p = channels_last(e, log_p)
     return log_p, e.reshape(target, shape_of(log_p)[:-1])
-
-
-def _classes_second(e: Emitter, x: SSAValue, shape: tuple[int, ...]) -> SSAValue:
-    rank = len(shape)
-    return e.transpose(x, (0, rank - 1, *range(1, rank - 1))) if rank > 2 else e.reshape(x, shape)
 
 
 def _weights(node: NodeContext, labels: SSAValue, kept: SSAValue) -> SSAValue:

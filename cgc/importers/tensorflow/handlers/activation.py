@@ -43,7 +43,7 @@ def _selu(node: NodeContext) -> SSAValue:
     """`scale * x` above 0, `scale * alpha * (exp(x) - 1)` below."""
     e, x = node.emit, node.x(0)
     zero = e.scalar(0, dtype_of(x))
-    # exp only of what is negative: the other side must not overflow.
+    # exp only of negative elements: the unused side must not overflow.
     negative = e.scale(e.unary(ops.Expm1Op, e.binary(ops.MinOp, x, zero)), _SELU_SCALE_ALPHA)
     return e.select(e.compare("GT", x, zero), e.scale(x, _SELU_SCALE), negative)
 

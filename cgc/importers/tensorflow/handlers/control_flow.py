@@ -127,7 +127,14 @@ def _merge_branches(node: NodeContext, conditions: Sequence[SSAValue], options: 
 
 def choose(node: NodeContext, condition: SSAValue, on_true: Value, on_false: Value) -> Value:
     """Return one of two values; equal values, or one that exists on one side only, need no select."""
-    if on_true is on_false or _same_constant(on_true, on_false):
+    if on_true is on_false:
+        return on_true
+    if (
+        isinstance(on_true, np.ndarray)
+        and isinstance(on_false, np.ndarray)
+        and on_true.dtype == on_false.dtype
+        and np.array_equal(on_true, on_false)
+    ):
         return on_true
     # A value of one side only is for the same side of another condition: that of its gradient.
     if on_true is MISSING or on_false is MISSING:
@@ -145,7 +152,7 @@ def choose(node: NodeContext, condition: SSAValue, on_true: Value, on_false: Val
 
 
 def _choose_item(node: NodeContext, condition: SSAValue, on_true: Value, on_false: Value) -> Value:
-    """Return one of two items of a list; where nothing was put there is zero."""
+    """Return one of two items of a list; a missing item is zero."""
     if on_true is None or on_false is None:
         there = on_false if on_true is None else on_true
         if not isinstance(there, SSAValue | np.ndarray):
@@ -161,12 +168,6 @@ def _different_kinds() -> RefusedError:
         "it gives different variables, or tensors or lists of a size that depends on the data; decide in "
         "Python which to use",
     )
-
-
-def _same_constant(a: Value, b: Value) -> bool:
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
-        return False
-    return a.dtype == b.dtype and np.array_equal(a, b)
 
 
 # A loop of more iterations is refused: each iteration is a copy of its body in the program.
@@ -232,7 +233,10 @@ def _unroll_bounded(loop: _Loop, values: list[Value]) -> list[Value]:
     node, kept = loop.node, values
     active = node.emit.constant(np.asarray(True))
     iterations = [active] * loop.count
-    while not _is_over(goes_on := loop.condition(values)):
+    while True:
+        goes_on = loop.condition(values)
+        if isinstance(goes_on, np.ndarray) and not goes_on.all():
+            break
         if isinstance(goes_on, Poison):
             return [POISON] * len(values)
         if isinstance(goes_on, SSAValue):
@@ -244,10 +248,6 @@ def _unroll_bounded(loop: _Loop, values: list[Value]) -> list[Value]:
     if isinstance(count, SSAValue):
         node.step.iterations[count] = tuple(iterations)
     return kept
-
-
-def _is_over(goes_on: Value) -> bool:
-    return isinstance(goes_on, np.ndarray) and not goes_on.all()
 
 
 def _import_iteration(loop: _Loop, values: Sequence[Value], active: SSAValue) -> list[Value]:

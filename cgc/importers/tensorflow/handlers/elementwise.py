@@ -111,18 +111,14 @@ def _add_n(node: NodeContext) -> SSAValue:
     e = node.emit
     equal: dict[object, list[SSAValue]] = {}
     for term in node.all():
-        equal.setdefault(_product_of(term), []).append(term)
+        owner = term.owner
+        product = frozenset(owner.operands) if isinstance(owner, ops.MulOp) else term
+        equal.setdefault(product, []).append(term)
     terms = [
         terms[0] if len(terms) == 1 else e.mul(terms[0], e.scalar(len(terms), dtype_of(terms[0])))
         for terms in equal.values()
     ]
     return reduce(e.add, terms)
-
-
-def _product_of(value: SSAValue) -> object:
-    """Return a key that is equal for equal products; other values are equal only to themselves."""
-    owner = value.owner
-    return frozenset(owner.operands) if isinstance(owner, ops.MulOp) else value
 
 
 def _div(node: NodeContext) -> SSAValue:
@@ -214,7 +210,7 @@ def _approximate_equal(node: NodeContext) -> SSAValue:
     return e.compare("LT", e.unary(ops.AbsOp, difference), e.like(node.attr("tolerance"), difference))
 
 
-def _filled(value: float) -> Handler:
+def _fill_like(value: float) -> Handler:
     """Import ZerosLike and OnesLike: only the shape of the input matters."""
 
     def handler(node: NodeContext) -> SSAValue:
@@ -243,8 +239,8 @@ _INTEGERS_32 = frozenset({"int32", "uint32"})
 _SIGN_BIT = np.int64(1) << 31
 
 
-# The device has no access to the bits of a float. What programs, Keras' argmax among them, take from the bits
-# is the sign, which also tells -0 from 0; that is computed.
+# The device has no access to the bits of a float. Programs such as Keras' argmax only read the sign, which
+# also distinguishes -0 from 0; it is computed.
 def _bitcast(node: NodeContext) -> Value:
     x, dtype = node.x(0), node.out_dtype()
     if dtype_of(x) == "float32" and dtype in _INTEGERS_32:
@@ -315,8 +311,8 @@ TABLE: Table = {
     "RsqrtGrad": _rsqrt_grad,
     "ReciprocalGrad": _reciprocal_grad,
     "InvGrad": _reciprocal_grad,
-    "ZerosLike": _filled(0),
-    "OnesLike": _filled(1),
+    "ZerosLike": _fill_like(0),
+    "OnesLike": _fill_like(1),
     "Sinh": _decompose(special.sinh),
     "Cosh": _decompose(special.cosh),
     "Asin": _decompose(special.asin),

@@ -131,7 +131,10 @@ def _product(e: Emitter, operands: Sequence[SSAValue], labels: Sequence[str], re
         _sum_labels(e, x, own, result + other)
         for x, own, other in zip(operands, labels, reversed(labels), strict=True)
     )
-    sizes = _sizes(((a, left), (b, right)))
+    sizes: dict[str, int] = {}
+    for x, axes in ((a, left), (b, right)):
+        for label, size in zip(axes, shape_of(x), strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
     batch = [label for label in result if label in left and label in right]
     rows = [label for label in result if label in left and label not in right]
     columns = [label for label in result if label in right and label not in left]
@@ -152,14 +155,6 @@ def _product(e: Emitter, operands: Sequence[SSAValue], labels: Sequence[str], re
     product = e.emit(ops.MatMulOp(side(a, left, rows, inner), side(b, right, inner, columns), False, False))
     order = [*batch, *rows, *columns]
     return _arrange(e, e.reshape(product, [sizes[label] for label in order]), "".join(order), result)
-
-
-def _sizes(operands: Sequence[tuple[SSAValue, str]]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for x, labels in operands:
-        for label, size in zip(labels, shape_of(x), strict=True):
-            sizes[label] = max(size, sizes.get(label, 1))
-    return sizes
 
 
 def _cholesky(node: NodeContext) -> SSAValue:

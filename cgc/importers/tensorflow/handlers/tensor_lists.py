@@ -185,7 +185,7 @@ def _shape_of_elements(node: NodeContext, items: TensorList, rank: int, output: 
     if static.rank is None or not static[rank:].is_fully_defined():
         raise RefusedError(
             Kind.SHAPE,
-            "nothing was put into the list before it, and the shape of its elements is open; give the "
+            "the list is empty before it, and the shape of its elements is open; give the "
             "tf.TensorArray its element_shape",
         )
     return tuple(static.as_list()[rank:])
@@ -205,16 +205,17 @@ def _zeros(node: NodeContext, item: Value) -> Value:
 
 
 def _add_n(node: NodeContext) -> TensorList:
-    """Return sums item by item; where nothing was put there is nothing to add."""
+    """Return the sums of items; missing items add nothing."""
     lists = [_list(node, position) for position in range(len(node.inputs))]
     count = max(len(items.items) for items in lists)
     padded = [(*items.items, *[None] * (count - len(items.items))) for items in lists]
-    sums = [_sum(node, [item for item in column if item is not None]) for column in zip(*padded, strict=True)]
+    sums: list[Value] = []
+    for column in zip(*padded, strict=True):
+        items = [item for item in column if item is not None]
+        sums.append(
+            reduce(lambda a, b: node.emit.add(node.as_value(a), node.as_value(b)), items) if items else None
+        )
     return TensorList(tuple(sums), lists[0].dtype)
-
-
-def _sum(node: NodeContext, items: list[Value]) -> Value:
-    return reduce(lambda a, b: node.emit.add(node.as_value(a), node.as_value(b)), items) if items else None
 
 
 def _optional(node: NodeContext) -> Optional:

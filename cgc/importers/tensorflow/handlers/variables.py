@@ -51,7 +51,7 @@ def _placeholder(node: NodeContext) -> Value:
     if node.op.outputs[0].dtype == tf.resource:
         raise RefusedError(
             Kind.USAGE,
-            "this resource is no tf.Variable (it is a table, an iterator or a queue); what it gives belongs "
+            "this resource is no tf.Variable (it is a table, an iterator or a queue); its outputs belong "
             "in the input function",
         )
     raise RefusedError(

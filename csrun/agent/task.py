@@ -65,6 +65,8 @@ FILES_LIMIT_S = 10.0
 FAREWELL_LIMIT_S = 5.0
 LOST_GRACE_S = 5.0  # longest grace period without a launcher, whose killer expects an end within seconds
 KILL_LIMIT_S = 30.0
+# Signals of schedulers at a limit of time: Flux sends SIGALRM, limits of CPU time lead to SIGXCPU.
+OTHER_INTERRUPTS = (signal.SIGALRM, signal.SIGXCPU)
 PRIVATE_VARIABLES = ("CSRUN_SUPERVISOR_HOST", "CSRUN_SUPERVISOR_PORT", "CSRUN_SUPERVISOR_PORTS")
 
 
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     environment = dict(os.environ)
     try:
         place = _read_place(arguments, environment)
-        with SignalPipe() as signals:
+        with SignalPipe(OTHER_INTERRUPTS) as signals:
             connection = _connect(environment, place)
             marks = {"CSRUN_JOB_ID": environment["CSRUN_JOB_ID"], "CSRUN_RANK": str(place.rank)}
             guard = Guard(marks)
@@ -355,7 +357,7 @@ class _Task:
     # --- signals, time, and the end of all processes
 
     def _handle_signal(self, signum: signal.Signals) -> None:
-        if signum in INTERRUPTS:
+        if signum in (*INTERRUPTS, *OTHER_INTERRUPTS):
             self._connection.send(Interrupted(signum))
             self._end(signal.SIGTERM, f"asked by {self._place.scheduler} ({signum.name})")
         elif signum in PASSED_ON:

@@ -245,15 +245,18 @@ def test_commands_that_cannot_be_started_are_refused_with_the_reason(
     assert str(launcher.record()["reason"]).startswith("not started: ")
 
 
-def test_slurms_signal_is_reported_and_obeyed(launch: Callable[..., Launcher]) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGALRM])
+def test_a_signal_of_the_scheduler_is_reported_and_ends_the_task(
+    launch: Callable[..., Launcher], signum: signal.Signals
+) -> None:
     launcher = launch()
     launcher.start("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     launcher.wait_for(Output)
-    launcher.process.terminate()
-    assert launcher.wait_for(Interrupted).signum == signal.SIGTERM
+    launcher.process.send_signal(signum)
+    assert launcher.wait_for(Interrupted).signum == signum
     assert launcher.wait_for(Ended).exit_code == 0
     launcher.wait_for(Gone)
-    assert launcher.record()["reason"] == "asked by Slurm (SIGTERM)"
+    assert launcher.record()["reason"] == f"asked by Slurm ({signum.name})"
 
 
 def test_slurm_s_signal_to_all_processes_is_no_failure_of_the_task(launch: Callable[..., Launcher]) -> None:

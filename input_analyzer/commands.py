@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from input_analyzer.analysis import Analysis
     from input_analyzer.analyze import ReportProgress, Request
     from input_analyzer.measure.cleanup import Workspace
-    from input_analyzer.measure.copies import Launch
 
 PROGRAM = "cs_input_analyzer"
 DEFAULT_TIME_LIMIT_S = 120
@@ -384,46 +383,15 @@ def _make_request(
     from csrun.schedulers.registry import node_name
     from input_analyzer.analysis import Target
     from input_analyzer.analyze import Request
+    from input_analyzer.function_program import looks_like_function, refuse_no_program
+    from input_analyzer.measure.copies import Launch
     from input_analyzer.measure.node import check_has_files, usable_cpus
     from input_analyzer.measure.rates import Effort
 
     check_has_files("--cold", measurement.cold)
-    cpus, most = usable_cpus(os.environ), max(measurement.cpus_per_task, default=0)
-    if most > len(cpus):
-        raise UsageError(
-            f"--cpus-per-task: got {most}, expected at most {len(cpus)}, the usable CPUs of "
-            f"{node_name(os.environ)}: leave it out, or measure on a larger node"
-        )
-    memory_gib, target = measurement.memory_gib, measurement.target_samples_per_s
-    memory_bytes = None if memory_gib is None else int(memory_gib * 2**30)
-    return Request(
-        command=arguments,
-        launch=_plan_launch(site, arguments, mount_dirs, workspace, measurement.limit_s, memory_bytes),
-        cpus=cpus,
-        available_nodes=nodes,
-        cpus_per_task=measurement.cpus_per_task,
-        target=None if target is None else Target(target, "given with --target-samples-per-s"),
-        effort=Effort(shortest_s=min(1.0, measurement.longest_s), longest_s=measurement.longest_s),
-        cold=measurement.cold,
-    )
-
-
-def _plan_launch(
-    site: Site,
-    arguments: tuple[str, ...],
-    mount_dirs: tuple[Path, ...],
-    workspace: Workspace,
-    limit_s: float,
-    memory_bytes: int | None,
-) -> Launch:
-    from csrun.schedulers.registry import node_name
-    from input_analyzer.function_program import looks_like_function, refuse_no_program
-    from input_analyzer.measure.copies import Launch
-
     environment = dict(os.environ)
     refuse_no_program(arguments, environment.get("PATH", ""))
-    cwd = working_directory()
-    program = arguments
+    cwd, program = working_directory(), arguments
     if len(arguments) == 1 and looks_like_function(arguments[0]):
         program = ("python", "-m", "input_analyzer.function_program", arguments[0])
     change = program_environment(environment, this_toolkit(), site)
@@ -432,9 +400,31 @@ def _plan_launch(
             say(PROGRAM, notice)
     require_container(site, environment.get("PATH", ""))
     mounted = [*(path.absolute() for path in mount_dirs), workspace.folder]
-    executed = containerize(program, site, cwd, mounted)
-    variables = {**change.apply(environment), **workspace.variables}
-    return Launch(executed, variables, limit_s, memory_bytes, node_name(environment), workspace.folder)
+    memory_gib, target = measurement.memory_gib, measurement.target_samples_per_s
+    launch = Launch(
+        containerize(program, site, cwd, mounted),
+        {**change.apply(environment), **workspace.variables},
+        measurement.limit_s,
+        None if memory_gib is None else int(memory_gib * 2**30),
+        node_name(environment),
+        workspace.folder,
+    )
+    cpus, most = usable_cpus(environment), max(measurement.cpus_per_task, default=0)
+    if most > len(cpus):
+        raise UsageError(
+            f"--cpus-per-task: got {most}, expected at most {len(cpus)}, the usable CPUs of {launch.host}: "
+            "leave it out, or measure on a larger node"
+        )
+    return Request(
+        command=arguments,
+        launch=launch,
+        cpus=cpus,
+        available_nodes=nodes,
+        cpus_per_task=measurement.cpus_per_task,
+        target=None if target is None else Target(target, "given with --target-samples-per-s"),
+        effort=Effort(shortest_s=min(1.0, measurement.longest_s), longest_s=measurement.longest_s),
+        cold=measurement.cold,
+    )
 
 
 def _run_and_report(request: Request, json_file: Path | None, html_file: Path | None) -> int:

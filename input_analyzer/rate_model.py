@@ -166,7 +166,20 @@ def fit(points: Sequence[Point], sample_time: SampleTime | None = None) -> RateM
         best = _add_contention_within_task(best, points)
     if several_cpus == 1 and sample_time is not None:
         with_all = sample_time.with_overhead(1e6 * max(known)) if known else sample_time
-        best = _split_by_stages(best, points[0].cpus_per_task, with_all)
+        expected = replace(
+            best,
+            serial_s=1e-6 * with_all.serial_us,
+            parallel_s=1e-6 * with_all.parallel_us,
+            overlap=math.inf,
+            threads=with_all.threads,
+        )
+        cpus = points[0].cpus_per_task
+        expected_s = expected.sample_time_s(cpus)
+        if expected_s > 0:  # keep the measured time, and split it as the stages do
+            scale = best.sample_time_s(cpus) / expected_s
+            best = replace(
+                expected, serial_s=scale * expected.serial_s, parallel_s=scale * expected.parallel_s
+            )
     return best
 
 
@@ -182,22 +195,6 @@ def _add_contention_within_task(model: RateModel, points: Sequence[Point]) -> Ra
     growth = (after / before - 1) / (most.cpus_per_task - fewest.cpus_per_task)
     computes = min(1.0, before * fewest.samples_per_s / fewest.tasks)  # the remaining time it waits
     return replace(model, sigma=max(0.0, growth * computes))
-
-
-def _split_by_stages(model: RateModel, cpus: int, sample_time: SampleTime) -> RateModel:
-    """Keep the time at the measured number of CPUs and split it as the stages do."""
-    expected = replace(
-        model,
-        serial_s=1e-6 * sample_time.serial_us,
-        parallel_s=1e-6 * sample_time.parallel_us,
-        overlap=math.inf,
-        threads=sample_time.threads,
-    )
-    expected_s = expected.sample_time_s(cpus)
-    if expected_s <= 0:
-        return model
-    scale = model.sample_time_s(cpus) / expected_s
-    return replace(expected, serial_s=scale * expected.serial_s, parallel_s=scale * expected.parallel_s)
 
 
 def _fit_overlap(points: Sequence[Point], overlap: float) -> RateModel:

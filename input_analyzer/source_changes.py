@@ -355,7 +355,14 @@ def write_changes(program: str, files: Sequence[ChangedFile], *, yes: bool, allo
         UsageError: a file has such changes.
         CsrunError: a file has changed since it was read, or cannot be written.
     """
-    dirty = [] if allow_dirty else [file.name for file in files if _is_dirty(Path(file.name))]
+    dirty = []
+    git = shutil.which("git")
+    for file in files if git and not allow_dirty else ():
+        place = Path(file.name).resolve()
+        command = (git or "", "-C", str(place.parent), "status", "--porcelain", "--", place.name)
+        status = subprocess.run(command, capture_output=True, text=True, check=False)
+        if status.returncode == 0 and status.stdout.strip():  # it fails outside of a repository
+            dirty.append(file.name)
     if dirty:
         raise UsageError(
             f"--apply: {', '.join(dirty)}: there are uncommitted changes; expected a file that git can "
@@ -381,14 +388,3 @@ def write_changes(program: str, files: Sequence[ChangedFile], *, yes: bool, allo
                 f"{file.name} cannot be written: {error.strerror}; expected a writable file"
             ) from error
         say(program, f"changed: {file.name}")
-
-
-def _is_dirty(file: Path) -> bool:
-    """Return True if git has uncommitted changes of a file; False outside of a repository."""
-    git = shutil.which("git")
-    if git is None:
-        return False
-    place = file.resolve()
-    command = (git, "-C", str(place.parent), "status", "--porcelain", "--", place.name)
-    status = subprocess.run(command, capture_output=True, text=True, check=False)
-    return status.returncode == 0 and bool(status.stdout.strip())

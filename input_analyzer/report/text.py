@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from input_analyzer.analysis import Analysis, Measurement, Prediction
+from input_analyzer.analysis import Analysis, Prediction
 from input_analyzer.report.wording import (
     from_disk,
     microseconds,
@@ -128,46 +128,37 @@ _MEASURED = "Measured: copies in parallel on one node"
 
 def _render_measurements(analysis: Analysis, console: Console) -> Iterator[RenderableType]:
     """Yield one table, or two if one would be wider than the console, and an explanation of the marks."""
-    key, rates, costs = zip(*map(_measurement_cells, analysis.measurements), strict=True)
-    names = [list(each[0]) for each in (key, rates, costs)]
-    shown = [name for name in names[1] if any(row[name] for row in rates)]
-    of_rates, of_costs = [*names[0], *shown], names[2]
-    rows = [{**a, **b, **c} for a, b, c in zip(key, rates, costs, strict=True)]
+    rows = []
+    for one in analysis.measurements:
+        first, read, cpu_us = one.first_epoch_samples_per_s, from_disk(one), one.cpu_us_per_sample
+        cold = " (cold)" if one.cold and one.tasks == 1 else ""
+        mark = "" if one.settled else f" {_UNSETTLED}"
+        rows.append(
+            {
+                "tasks": str(one.tasks),
+                "CPUs each": f"{one.cpus_per_task}{'' if one.pinned else ' (shared)'}",
+                "samples/s": format_number(one.samples_per_s),
+                "95 % interval": f"{format_number(one.low)} to {format_number(one.high)}{mark}",
+                "first epoch": "" if first is None else f"{format_number(first)}{cold}",
+                "from disk per sample": "" if read is None else format_number(read),
+                "CPU us per sample": "-" if cpu_us is None else format_number(cpu_us),
+                "bytes per sample": format_number(one.bytes_per_sample),
+                "memory per task": format_bytes(one.memory_per_task_bytes),
+            }
+        )
+    names = list(rows[0])
+    key, of_costs = names[:2], names[6:]
+    # Columns about a first epoch are not shown if they are empty in all measurements.
+    of_rates = [*key, *(name for name in names[2:6] if any(row[name] for row in rows))]
     whole, width = _rows(_MEASURED, [*of_rates, *of_costs], rows, console.width)
     if width <= console.width:
         yield whole
     else:
         yield _rows(_MEASURED, of_rates, rows, console.width)[0]
         yield ""
-        yield _rows("Resources of a copy", [*names[0], *of_costs], rows, console.width)[0]
+        yield _rows("Resources of a copy", [*key, *of_costs], rows, console.width)[0]
     if not all(one.settled for one in analysis.measurements):
         yield _wrap(f"{_UNSETTLED} unsettled: it needed more time, see the notes below", console.width)
-
-
-def _measurement_cells(one: Measurement) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Return the cells of a measurement by column: for the layout, the rates, and the costs.
-
-    Columns that are empty in all measurements are not shown.
-    """
-    first, read = one.first_epoch_samples_per_s, from_disk(one)
-    cold = " (cold)" if one.cold and one.tasks == 1 else ""
-    return (
-        {"tasks": str(one.tasks), "CPUs each": f"{one.cpus_per_task}{'' if one.pinned else ' (shared)'}"},
-        {
-            "samples/s": format_number(one.samples_per_s),
-            "95 % interval": f"{format_number(one.low)} to "
-            f"{format_number(one.high)}{'' if one.settled else f' {_UNSETTLED}'}",
-            "first epoch": "" if first is None else f"{format_number(first)}{cold}",
-            "from disk per sample": "" if read is None else format_number(read),
-        },
-        {
-            "CPU us per sample": "-"
-            if one.cpu_us_per_sample is None
-            else format_number(one.cpu_us_per_sample),
-            "bytes per sample": format_number(one.bytes_per_sample),
-            "memory per task": format_bytes(one.memory_per_task_bytes),
-        },
-    )
 
 
 def _rows(

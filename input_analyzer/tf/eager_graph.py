@@ -36,6 +36,7 @@ from input_rules.tf.operations import Frames, set_origin, source_of
 # Resources without state.
 _STATELESS = frozenset({"DummyMemoryCache", "DummySeedGenerator", "DummyIterationCounter"})
 _TABLE = re.compile(r"(Anonymous)?((Mutable|MutableDense)?HashTable(OfTensors)?)(V2)?$")
+_HANDLES = (tf.variant, tf.resource)  # types of the tensors of datasets and resources
 # A graph is a protobuf message of less than 2 GiB.
 _MOST_BYTES = (1 << 31) - (1 << 24)
 
@@ -111,7 +112,24 @@ class _GraphCopies:
         Raises:
             NeedsEagerError: it cannot be made in a graph.
         """
-        for one, by in _maker_order(tensor):
+        stack: list[tuple[Any, Frames, bool]] = [(tensor, (), False)]
+        seen = set()
+        while stack:
+            one, user, inputs_done = stack.pop()
+            by = find_maker(one)
+            if by is None:
+                raise NeedsEagerError(
+                    "it uses a dataset, table or variable that was made before the analyzer could record it",
+                    user,
+                )
+            if not inputs_done:
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    stack.append((one, user, True))
+                    stack += [
+                        (other, by.frames, False) for other in reversed(by.inputs) if other.dtype in _HANDLES
+                    ]
+                continue
             inputs = []
             for other in by.inputs:
                 if id(other) not in self._known:
@@ -170,25 +188,6 @@ class _GraphCopies:
         self._graph.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, operation)
 
 
-def _maker_order(tensor: Any) -> Iterator[tuple[Any, MakerOperation]]:
-    """Yield the datasets and resources that a tensor depends on, and itself, each once, after its inputs."""
-    stack: list[tuple[Any, Frames, bool]] = [(tensor, (), False)]
-    seen = set()
-    while stack:
-        one, user, done = stack.pop()
-        by = find_maker(one)
-        if by is None:
-            raise NeedsEagerError(
-                "it uses a dataset, table or variable that was made before the analyzer could record it", user
-            )
-        if done:
-            yield one, by
-        elif id(one) not in seen:
-            seen.add(id(one))
-            stack.append((one, user, True))
-            stack += [(other, by.frames, False) for other in reversed(by.inputs) if other.dtype in _HANDLES]
-
-
 def _make_operation(kind: str, inputs: list[Any], attributes: Mapping[str, Any]) -> Any:
     """Make an operation in the default graph."""
     make = getattr(tf.raw_ops, kind)
@@ -210,9 +209,6 @@ def _make_operation(kind: str, inputs: list[Any], attributes: Mapping[str, Any])
 def _unique_name() -> str:
     # Eager resources have no name, so each call would make another resource.
     return f"input_analyzer_{uuid.uuid4().hex}"
-
-
-_HANDLES = (tf.variant, tf.resource)  # types of the tensors of datasets and resources
 
 
 @dataclass(frozen=True)

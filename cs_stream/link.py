@@ -1,8 +1,6 @@
 """The system's end of a connection: the socket around the state machine.
 
-A single thread, the link's own, receives. Any thread may queue frames and flush them: the frames that the
-system sends to a worker are few and small (at most one CREDIT a batch), so a flush never waits. A worker
-whose socket does not accept even those has stopped, and its connection is aborted.
+A single thread, the link's own, receives. Any thread may queue frames and flush them.
 """
 
 import contextlib
@@ -182,7 +180,8 @@ class ServerLink:
                 data = self._core.data_to_send()
             if not data or self._is_closed:
                 return
-            # A peer that does not read even these few bytes has stopped.
+            # The frames that the system sends to a worker are few and small (at most one CREDIT a batch), so
+            # this never has to wait. A worker that does not take even those has stopped.
             if not self._connection.send_now(data):
                 self.abort()
 

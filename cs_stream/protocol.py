@@ -15,10 +15,7 @@ reports their digest.
 Any transition that is not in the tables below raises ProtocolError, queues an ERR frame for the peer, and
 closes the connection.
 
-Flow control uses absolute credit: CREDIT contains the seq up to which (exclusive) batches may be sent. A
-later CREDIT replaces an earlier one, so it is enough to send the newest: while a worker has more than half of
-its window left, new credit is held back. It is sent when half of the window is used up at the latest, so a
-worker never waits for credit that exists.
+Flow control uses absolute credit: CREDIT contains the seq up to which (exclusive) batches may be sent.
 """
 
 from dataclasses import dataclass
@@ -258,6 +255,9 @@ class ServerConnection:
             self._grantable = limit
             self._send_credit_if_low()
 
+    # A later CREDIT replaces an earlier one, so it is enough to send the newest: while a worker has more than
+    # half of its window left, new credit is held back. It is sent when half of the window is used up at the
+    # latest, so a worker never waits for credit that exists.
     def _send_credit_if_low(self) -> None:
         if self._grantable > self.limit and self.limit - self.next_seq <= self._low_credit:
             self.limit = self._grantable

@@ -4,7 +4,7 @@
     summary = sender.run(lambda skip: islice(my_input(), skip, None))
 
 A batch is a tuple of numpy arrays in layout order. The input is rebuilt for every connection, with the number
-of batches to skip, because an iterator that has run ahead of a broken connection cannot be rewound.
+of batches to skip.
 """
 
 import contextlib
@@ -281,6 +281,7 @@ class Sender:
         if session.end is not None:
             return
         if not session.is_input_complete:
+            # Rebuilt: an iterator that has run ahead of a broken connection cannot be rewound.
             iterator = self._call_input(session, lambda: iter(make_batches(session.next_seq)))
             try:
                 self._send_all(session, iterator, tally)

@@ -1,9 +1,9 @@
 """The worker's end of a connection: the socket around the state machine.
 
-The thread that runs the input sends, and receives when it needs credit: a hop through another thread would
-cost a fifth of the throughput. While it is in the input function, or blocked in a send, a second thread sends
-pings and watches for the end of the system's stream, which directly follows BYE or ERR. The thread that sees
-the end first records it and shuts the socket down, which wakes the other.
+The thread that runs the input sends, and receives when it needs credit. While it is in the input function, or
+blocked in a send, a second thread sends pings and watches for the end of the system's stream, which directly
+follows BYE or ERR. The thread that sees the end first records it and shuts the connection down, which wakes
+the other.
 """
 
 import contextlib
@@ -128,6 +128,7 @@ class Session:
         Raises:
             SessionOverError: the session has ended.
         """
+        # In the thread of the input: a hop through another thread would cost a fifth of the throughput.
         with self._sending:
             with self._lock:
                 if self.end is not None:

@@ -233,7 +233,10 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
     Raises:
         OSError: it cannot be listened on.
     """
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    # IPv4 for a name that has addresses of both kinds, such as localhost: users write 127.0.0.1 elsewhere.
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    families = {address[0] for address in found}
+    family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
     return socket.create_server((host, port), family=family, backlog=backlog)
 
 

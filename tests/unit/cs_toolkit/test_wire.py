@@ -133,6 +133,11 @@ def test_silence_is_measured(pair: tuple[Connection, socket.socket]) -> None:
     assert near.silence_s() == 0.0
 
 
+def test_a_name_with_addresses_of_both_kinds_is_listened_on_by_ipv4() -> None:
+    with listen("localhost", 0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
 def test_names_of_addresses() -> None:
     assert name_of(("10.0.0.5", 9001)) == "10.0.0.5:9001"
     assert name_of(("::1", 9001, 0, 0)) == "[::1]:9001"

@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from cgc.cirh.text import parse_module
+from cgc.execution.compilation import Stages
+from cgc.execution.weight_streaming import estimate_streamed
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import place
 from cgc.report import build_report, render_html
+from cs_toolkit.execution_options import Streaming
 from cs_toolkit.fabric import load_fabric
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -61,6 +65,15 @@ def page(*names: str) -> str:
     graph = KernelGraph(tuple(kernels), edges, batch_size=32, input_bytes_per_sample=64)
     fabric = load_fabric("cs2")
     return render_html(build_report(graph, place(graph, fabric), fabric))
+
+
+@pytest.fixture(scope="module")
+def streamed_page() -> str:
+    """The report of FC-MNIST with streamed weights."""
+    step = Path(__file__).parents[1] / "golden" / "cgc" / "fc_mnist_train.mlir"
+    module = parse_module(step.read_text(encoding="utf-8"))
+    _, report = estimate_streamed(module, load_fabric("cs2"), Stages(3, None), Streaming())
+    return render_html(report)
 
 
 def chromium(tmp_path: Path, html: str, *arguments: str) -> str:
@@ -255,9 +268,11 @@ def test_it_draws_in_dark_and_light(tmp_path: Path, scheme: str) -> None:
     assert picture.stat().st_size > 20_000
 
 
-def test_nothing_is_cut_off_on_a_phone(tmp_path: Path) -> None:
-    """No part of the page is wider than the screen, nor than what it lies in."""
-    html = page("large1", "a_kernel_with_quite_a_long_name.of.a.layer.in.a.block", "b")
+@pytest.mark.parametrize("execution", ["pipelined", "weight_streaming"])
+def test_nothing_is_cut_off_on_a_phone(execution: str, streamed_page: str, tmp_path: Path) -> None:
+    """No part of the page is wider than the screen or its container."""
+    long_name = "a_kernel_with_quite_a_long_name.of.a.layer.in.a.block"
+    html = page("large1", long_name, "b") if execution == "pipelined" else streamed_page
     script = """
       const wide = [...document.body.querySelectorAll('*')].filter((part) => {
         const box = part.getBoundingClientRect();
@@ -275,3 +290,19 @@ def test_nothing_is_cut_off_on_a_phone(tmp_path: Path) -> None:
     outer = f"<body><iframe src='inner.html' width='390' height='3000' onload=\"{report}\"></iframe></body>"
     dom = chromium(tmp_path, outer, "--allow-file-access-from-files", "--dump-dom")
     assert "<title>wide:</title>" in dom, re.search("<title>.*</title>", dom)
+
+
+def test_a_layer_that_is_chosen_replaces_the_first_one(streamed_page: str, tmp_path: Path) -> None:
+    """The page of a step with streamed weights has no script: a link shows the floorplan of a layer."""
+    read = (
+        "const shown = [...document.querySelectorAll('.layer')];"
+        "const names = shown.filter((layer) => getComputedStyle(layer).display === 'block');"
+        "document.title = `shown: ${names.map((layer) => layer.id).join(' ')}`;"
+    )
+    choose = "location.hash = [...document.querySelectorAll('.choice a')].at(-1).hash;"
+    before = after(tmp_path, streamed_page, read)
+    chosen = after(tmp_path, streamed_page, choose + read)
+    kinds = re.findall(r'<article class="layer" id="(kind-\d+)"', before)
+    assert len(kinds) > 1
+    assert f"<title>shown: {kinds[0]}</title>" in before
+    assert f"<title>shown: {kinds[-1]}</title>" in chosen

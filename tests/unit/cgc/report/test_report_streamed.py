@@ -175,6 +175,8 @@ def test_the_page_draws_a_kind_of_layer_once_and_links_every_layer_to_it(report:
     copies = report.streamed.layers[0].placed.plan.copies
     assert copies is not None
     assert page.count('href="#copy-0"') == copies.count - 1
+    assert page.count('<rect class="frame"') == page.count('<svg class="plan main"') == 2
+    assert page.count('<rect class="slowest-outline"') == 4, "enlarged and in its place on the wafer"
     assert "This layer computes nothing." in page
     assert "a reason &amp; its figures" in page
 

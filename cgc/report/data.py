@@ -18,7 +18,6 @@ from cgc.report.model import (
     StreamedPart,
 )
 from cgc.report.text import render_verdict
-from cgc.report.what_if import SlowestKernel
 
 
 def build_json(report: CompileReport) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def _build_copies_json(copies: Replicated) -> dict[str, int | float]:
 
 
 def _build_streamed_json(report: CompileReport, part: StreamedPart) -> dict[str, Any]:
-    performance = part.performance
+    performance, slowest = part.performance, part.kernel
     return {
         "overall": {
             "samples_per_s": report.samples_per_s,
@@ -153,20 +152,16 @@ def _build_streamed_json(report: CompileReport, part: StreamedPart) -> dict[str,
         "families": [asdict(one) for one in sum_layer_families(part.layers)],
         "verdict": render_verdict(report),
         "remedies": list(report.suggestions),
-        "kernel": _build_slowest_kernel_json(part.kernel),
+        "kernel": None
+        if slowest is None
+        else {
+            "name": slowest.kernel.name,
+            "layer": slowest.layer,
+            "deltat_cycles": slowest.cycles,
+            "levers": [asdict(change) for change in slowest.changes],
+        },
         "changes": [asdict(change) for change in report.changes],
         "notices": list(report.notices),
-    }
-
-
-def _build_slowest_kernel_json(slowest: SlowestKernel | None) -> dict[str, Any] | None:
-    if slowest is None:
-        return None
-    return {
-        "name": slowest.kernel.name,
-        "layer": slowest.layer,
-        "deltat_cycles": slowest.cycles,
-        "levers": [asdict(change) for change in slowest.changes],
     }
 
 

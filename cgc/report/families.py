@@ -37,22 +37,21 @@ def sum_families(kernels: Sequence[KernelReport]) -> list[FamilySum]:
     by_family: dict[str, list[KernelReport]] = {}
     for row in kernels:
         by_family.setdefault(row.kernel.family, []).append(row)
-    sums = [_sum_kernels(family, rows) for family, rows in by_family.items()]
+    sums = []
+    for family, rows in by_family.items():
+        pes = sum(row.figures.active_pes for row in rows)
+        busy = sum(row.figures.active_pes * row.figures.compute_utilization_percent for row in rows)
+        one = FamilySum(
+            family=family,
+            kernels=len(rows),
+            generated=sum(row.kernel.generated for row in rows),
+            active_pes=pes,
+            active_pes_percent=sum(row.figures.active_pes_percent for row in rows),
+            samples_per_s=min(row.figures.samples_per_s for row in rows),
+            compute_utilization_percent=busy / pes,
+        )
+        sums.append(one)
     return sorted(sums, key=lambda one: (-one.active_pes, one.family))
-
-
-def _sum_kernels(family: str, rows: Sequence[KernelReport]) -> FamilySum:
-    pes = sum(row.figures.active_pes for row in rows)
-    busy = sum(row.figures.active_pes * row.figures.compute_utilization_percent for row in rows)
-    return FamilySum(
-        family=family,
-        kernels=len(rows),
-        generated=sum(row.kernel.generated for row in rows),
-        active_pes=pes,
-        active_pes_percent=sum(row.figures.active_pes_percent for row in rows),
-        samples_per_s=min(row.figures.samples_per_s for row in rows),
-        compute_utilization_percent=busy / pes,
-    )
 
 
 @dataclass(frozen=True)

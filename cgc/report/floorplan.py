@@ -469,7 +469,8 @@ def route_arrows(boxes: Sequence[Box], pairs: Sequence[tuple[int, int]]) -> list
     """
     found: list[str | None] = [None] * len(pairs)
     taken = np.empty((0, 2, 2))
-    for index in sorted(range(len(pairs)), key=lambda i: _distance(boxes, pairs[i])):
+    distances = [math.dist(boxes[first].center, boxes[last].center) for first, last in pairs]
+    for index in sorted(range(len(pairs)), key=lambda i: distances[i]):
         start, end = (boxes[box] for box in pairs[index])
         for curve in _candidate_curves(start, end):
             line = _flatten_curve(curve)
@@ -478,10 +479,6 @@ def route_arrows(boxes: Sequence[Box], pairs: Sequence[tuple[int, int]]) -> list
                 taken = np.concatenate([taken, line])
                 break
     return found
-
-
-def _distance(boxes: Sequence[Box], pair: tuple[int, int]) -> float:
-    return math.dist(boxes[pair[0]].center, boxes[pair[1]].center)
 
 
 def _candidate_curves(start: Box, end: Box) -> Iterator[Points]:
@@ -524,21 +521,16 @@ def _flatten_curve(curve: Points) -> Points:
 
 def _is_too_close(line: Points, taken: Points) -> bool:
     """Return True if a line crosses another one, or is closer to it than `_APART`."""
-    others = _near(line, taken)
+    # Most pieces are excluded by their bounds.
+    low, high = line.min(axis=(0, 1)) - _APART, line.max(axis=(0, 1)) + _APART
+    near = (taken.max(axis=1) >= low) & (taken.min(axis=1) <= high)
+    others: Points = taken[near.all(axis=1)]
     if not len(others):
         return False
     own, others = line[:, None], others[None]
     ends = (own[:, :, 0], others), (own[:, :, 1], others), (others[:, :, 0], own), (others[:, :, 1], own)
-    near = any(bool((_point_distances(*pair) < _APART).any()) for pair in ends)
-    return near or bool(_crosses(own, others).any())
-
-
-def _near(line: Points, taken: Points) -> Points:
-    """Return the pieces that may be closer to a line than `_APART`, by their bounds."""
-    low, high = line.min(axis=(0, 1)) - _APART, line.max(axis=(0, 1)) + _APART
-    near = (taken.max(axis=1) >= low) & (taken.min(axis=1) <= high)
-    found: Points = taken[near.all(axis=1)]
-    return found
+    is_near = any(bool((_point_distances(*pair) < _APART).any()) for pair in ends)
+    return is_near or bool(_crosses(own, others).any())
 
 
 def _point_distances(points: Points, pieces: Points) -> Points:

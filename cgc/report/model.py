@@ -20,7 +20,7 @@ from cgc.performance.layers import (
 from cgc.performance.model import MEMORY, Figures, Performance, estimate
 from cgc.performance.replicas import Replicated
 from cgc.placement.model import Placement, Rect
-from cgc.placement.shapes import GraphShapes, KernelShapes
+from cgc.placement.shapes import GraphShapes
 from cgc.report.suggestions import Limit, Reason, find_limit, suggest_for_layers, suggest_improvements
 from cgc.report.what_if import (
     KernelChange,
@@ -225,7 +225,12 @@ def _build_report(
     shapes = GraphShapes(graph.kernels, room).at(placement.fill)
     assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
-    changes = _estimate_bottleneck(graph, placement, performance, limit, shapes, room)
+    changes: tuple[KernelChange, ...] = ()
+    # A changed kernel is faster only if its layouts are the limit.
+    if limit.reason in (Reason.FASTEST_LAYOUT, Reason.AREA_TOO_DEAR):
+        kernel, cycles = graph.by_name[performance.bottleneck], performance.overall.deltat_cycles
+        own = shapes[graph.kernels.index(kernel)]
+        changes = tuple(estimate_kernel_changes(kernel, cycles, own, room, placement.fill))
     return CompileReport(
         fabric=fabric,
         batch_size=graph.batch_size,
@@ -256,24 +261,6 @@ def report_kernels(
             performance.kernels[kernel.name],
         )
         for kernel in graph.kernels
-    )
-
-
-def _estimate_bottleneck(
-    graph: KernelGraph,
-    placement: Placement,
-    performance: Performance,
-    limit: Limit,
-    shapes: Sequence[KernelShapes],
-    room: Fabric,
-) -> tuple[KernelChange, ...]:
-    """Estimate changes of the kernel that bounds the speed; none unless its layouts are the limit."""
-    if limit.reason not in (Reason.FASTEST_LAYOUT, Reason.AREA_TOO_DEAR):
-        return ()
-    kernel = graph.by_name[performance.bottleneck]
-    own = shapes[graph.kernels.index(kernel)]
-    return tuple(
-        estimate_kernel_changes(kernel, performance.overall.deltat_cycles, own, room, placement.fill)
     )
 
 

@@ -170,7 +170,7 @@ def page_environment() -> Environment:
     environment.filters.update(
         thousands=_thousands,
         percent=_percent,
-        pixels=_pixels,
+        pixels="{:.1f}".format,
         ms=_ms,
         breakable=_breakable,
         source_name=posixpath.basename,
@@ -392,10 +392,6 @@ def _breakable(text: str, separators: str) -> Markup:
     """Escape a name or path, and let a narrow column break it after its separators."""
     some = f"[{re.escape(separators)}]"
     return Markup("<wbr>").join(re.split(f"(?<={some})(?!{some}|$)", text))
-
-
-def _pixels(value: float) -> str:
-    return f"{value:.1f}"
 
 
 def _ms(seconds: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.manifest import Provenance
 from cgc.report.families import sum_families, sum_layer_families
-from cgc.report.model import CompileReport, LayerReport, PipelinedPart, ReplicaReport, StreamedPart
+from cgc.report.model import CompileReport, PipelinedPart, ReplicaReport, StreamedPart
 from cgc.report.suggestions import Reason
 from cs_toolkit.fabric import Fabric
 
@@ -378,7 +378,18 @@ def _render_times(part: StreamedPart) -> str:
 
 def _render_layers(report: CompileReport, part: StreamedPart) -> str:
     """Render a row for each layer and one for all."""
-    rows = [_render_layer(layer) for layer in part.layers]
+    rows = [
+        (
+            layer.placed.name + (" (recomputed)" if layer.recomputed else ""),
+            f"{1e3 * layer.time.compute_s:.3f}",
+            _mb(layer.traffic.weights),
+            f"{1e3 * layer.time.exposed_s:.3f}",
+            _mb(layer.traffic.stash),
+            str(layer.placed.plan.copies.count if layer.placed.plan.copies else 0),
+            str(layer.placed.plan.active_pes),
+        )
+        for layer in part.layers
+    ]
     time, traffic = [layer.time for layer in part.layers], [layer.traffic for layer in part.layers]
     rows.append(
         (
@@ -392,19 +403,6 @@ def _render_layers(report: CompileReport, part: StreamedPart) -> str:
         )
     )
     return table(_LAYER_COLUMNS, rows)
-
-
-def _render_layer(layer: LayerReport) -> tuple[str, ...]:
-    plan = layer.placed.plan
-    return (
-        layer.placed.name + (" (recomputed)" if layer.recomputed else ""),
-        f"{1e3 * layer.time.compute_s:.3f}",
-        _mb(layer.traffic.weights),
-        f"{1e3 * layer.time.exposed_s:.3f}",
-        _mb(layer.traffic.stash),
-        str(plan.copies.count if plan.copies else 0),
-        str(plan.active_pes),
-    )
 
 
 def _render_layer_families(part: StreamedPart) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from models.bert.pytorch.model import IGNORED
-from models.common.pytorch.input import batches
-from models.common.pytorch.text import VOCABULARY, Windows
+from models.common.pytorch.data import VOCABULARY, Windows, batches
 
 MASK = VOCABULARY
 """The token after those of the bytes."""

@@ -11,8 +11,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from models.common.data import DataError
-from models.common.tf.input import task_shard
+from models.common.data import DataError, task_shard
 
 Tokens = NDArray[np.int32]
 

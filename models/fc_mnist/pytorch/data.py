@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from models.common.pytorch.input import batches
+from models.common.pytorch.data import batches
 from models.fc_mnist.files import IMAGES_HEADER, LABELS_HEADER, PIXELS, SIDE, digits, idx_files
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from models.common.data import DataError
-from models.common.tf.input import task_shard
+from models.common.data import DataError, task_shard
 from models.fc_mnist.files import IMAGES_HEADER, LABELS_HEADER, PIXELS, SIDE, digits, idx_files
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from models.common.pytorch.input import batches
-from models.common.pytorch.text import Windows
+from models.common.pytorch.data import Windows, batches
 
 
 def train_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:

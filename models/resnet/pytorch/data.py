@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from models.common.pytorch.input import batches
+from models.common.pytorch.data import batches
 
 CELLS = 4
 """Number of cells of one color in each direction of a pattern."""

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from models.common.data import DataError
-from models.common.tf.input import task_shard
+from models.common.data import DataError, task_shard
 
 CELLS = 4
 """Number of cells of one color in each direction of a generated pattern."""

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from models.common.data import DataError
-from models.common.tf.input import task_shard
+from models.common.data import DataError, task_shard
 
 
 def train_input_fn(params: dict[str, Any]) -> tf.data.Dataset:

@@ -35,9 +35,7 @@ def common() -> Iterator[dict[str, ModuleType]]:
     path = list(sys.path)
     sys.path.insert(0, str(Path(__file__).parents[3]))
     try:
-        yield {
-            name: import_module(f"models.common.tf.{name}") for name in ("optimizers", "params", "schedules")
-        }
+        yield {name: import_module(f"models.common.tf.{name}") for name in ("optimizers", "params")}
     finally:
         sys.path[:] = path
 
@@ -182,7 +180,7 @@ def test_schedules(common: dict[str, ModuleType], phase: dict[str, Any], expecte
     ]
     phases = [common["params"].Phase.model_validate(item) for item in settings]
     steps = (5, 20, 25, 40)
-    got = [float(common["schedules"].learning_rate(phases, tf.constant(step))) for step in steps]
+    got = [float(common["optimizers"].learning_rate(phases, tf.constant(step))) for step in steps]
     np.testing.assert_allclose(got, [1.0, *expected], rtol=1e-6)
 
 

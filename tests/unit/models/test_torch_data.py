@@ -17,7 +17,7 @@ from cstorch.input import datasets
 from models.bert.pytorch import data as bert
 from models.bert.pytorch.model import IGNORED
 from models.common.data import DataError
-from models.common.pytorch.text import Windows, library_bytes
+from models.common.pytorch.data import Windows, library_bytes
 from models.fc_mnist.pytorch import data as fc_mnist
 from models.gpt2.pytorch import data as gpt2
 from models.resnet.pytorch import data as resnet

@@ -91,12 +91,11 @@ def _replicas(value: Any) -> ReplicaChoice:
 
 
 def _size_bytes(value: Any) -> int | None:
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match:
-        size = float(match[1]) * _UNIT_BYTES[(match[2] or "").upper()]
-    elif isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
-        size = value
-    else:
+    size = value
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        size = float(match[1]) * _UNIT_BYTES[(match[2] or "").upper()] if match else None
+    if not isinstance(size, int | float) or isinstance(size, bool) or not 0 <= size < float("inf"):
         raise ValueError
     return None if size < SERVERS_BELOW else int(size)
 

@@ -73,7 +73,7 @@ def default_execution() -> ExecutionChoice:
     return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "auto"
 
 
-def _count(value: Any) -> int:
+def _parse_count(value: Any) -> int:
     """Parse a whole number of 1 or more, which may be a NumPy integer."""
     number = index(value)
     if isinstance(value, bool) or number < 1:
@@ -81,16 +81,16 @@ def _count(value: Any) -> int:
     return number
 
 
-def _count_or_auto(value: Any) -> int | Literal["auto"]:
-    return AUTO if value == AUTO else _count(value)
+def _parse_count_or_auto(value: Any) -> int | Literal["auto"]:
+    return AUTO if value == AUTO else _parse_count(value)
 
 
-def _replicas(value: Any) -> ReplicaChoice:
+def _parse_replicas(value: Any) -> ReplicaChoice:
     number = int(value) if isinstance(value, str) and value != AUTO else value
-    return AUTO if number == _AUTO_NUMBER else _count_or_auto(number)
+    return AUTO if number == _AUTO_NUMBER else _parse_count_or_auto(number)
 
 
-def _size_bytes(value: Any) -> int | None:
+def _parse_size(value: Any) -> int | None:
     size = value
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
@@ -144,7 +144,7 @@ class ExecutionOptions:
         metadata=_option(
             "Number of CS systems that share a batch by weight streaming.",
             "a whole number of 1 or more",
-            _count,
+            _parse_count,
             flag=int,
         ),
     )
@@ -154,7 +154,7 @@ class ExecutionOptions:
             "Number of copies of the model on one wafer that share a batch, pipelined: a divisor of the "
             "batch size, or `auto` (also -1) for the number with the best predicted rate.",
             "a whole number of 1 or more, or 'auto' for the fastest number of copies of the model",
-            _replicas,
+            _parse_replicas,
             flag=str,
         ),
     )
@@ -165,7 +165,7 @@ class ExecutionOptions:
             '"16 GB"; None for the memory of the wafer. A number below 1,000 counts activation servers, as '
             "in programs of the original stack, and sets no limit.",
             "a number of bytes, a text such as '16 GB', or None for the memory of the wafer",
-            _size_bytes,
+            _parse_size,
             configure_default=1,
         ),
     )
@@ -183,7 +183,7 @@ class ExecutionOptions:
             "With weight streaming, number of samples of a system that pass through the layers together in "
             "training; their gradients are accumulated. `auto`: as many as fit.",
             "a whole number of 1 or more samples, or 'auto' for as many as fit",
-            _count_or_auto,
+            _parse_count_or_auto,
         ),
     )
     max_wgt_servers: int | None = field(
@@ -192,7 +192,7 @@ class ExecutionOptions:
             "With weight streaming, maximum number of MemoryX processes that share the layers; None for all "
             "that the system has.",
             "a whole number of 1 or more, or None for all",
-            _count,
+            _parse_count,
             configure_default=24,
             flag=int,
         ),

@@ -1,4 +1,4 @@
-"""How long commands take as users type them, from Enter to the prompt, and where that time goes.
+"""Time of commands as users type them, from Enter to the prompt, by part.
 
     python -m benchmarks.commands    # the rows of `make bench`
 

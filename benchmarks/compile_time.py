@@ -1,4 +1,4 @@
-"""How long the compiler takes for BERT-base training, with and without a cached artifact, and by stage.
+"""Compile time of BERT-base training, with and without a cached artifact, and by stage.
 
     python -m benchmarks.compile_time            # the rows of `make bench`
     python -m benchmarks.compile_time --stages   # seconds and microseconds per op of every stage and pass

@@ -200,7 +200,7 @@ def fit_dropout() -> Fitted:
 
 
 def fit_sample_start() -> Fitted:
-    """What every sample takes once: one row of FC-MNIST's dropout is faster than the whole is published."""
+    """Return the time per sample outside of kernels, from FC-MNIST: one row is faster than the whole."""
     row = next(row for row in overall_rows() if row.name == "fc_mnist")
     dropout = fit_dropout()
     piece = math.ceil(coefficient("smallest_piece"))

@@ -1,4 +1,4 @@
-"""What all benchmarks share: interleaved rounds, medians and ratios of pairs, the table."""
+"""Common parts of benchmarks: interleaved rounds, medians and ratios of pairs, the table."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ OVERHEAD_MODELS = ("fc_mnist", "bert")
 
 @dataclass(frozen=True)
 class Truth:
-    """What is known of a pipeline of `input_pipelines`.
+    """Expectations about a pipeline of `input_pipelines`.
 
     Attributes:
         stage: The slowest one, as our analysis names it.
@@ -182,7 +182,7 @@ def _peer_row(name: str, truth: Truth) -> tuple[Row, bool | None]:
 
 
 def advice(found: dict[str, Any]) -> str:
-    """What an analysis recommends about its bottleneck and what each of that gives, and the layout."""
+    """The recommendations of an analysis about its bottleneck with their gains, and the layout."""
     stage = next(one for one in found["stages"] if one["name"] == found["bottleneck"]["stage"])
     called = stage["op"], stage["source"]
     about = [_recommended(one) for one in found["findings"] if (one["op"], one["source"]) == called]
@@ -200,7 +200,7 @@ def _recommended(finding: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Profiled:
-    """What the profiler has found.
+    """The findings of the profiler.
 
     Attributes:
         operation: That with the largest self time, beside those that only wait.
@@ -215,7 +215,7 @@ class Profiled:
     seconds: float
 
     def right(self, truth: Truth) -> bool:
-        """Whether it is the slowest stage."""
+        """Return whether it is the slowest stage."""
         return re.search(truth.operation, self.operation) is not None
 
     def text(self, truth: Truth) -> str:
@@ -274,7 +274,7 @@ _KNOWN: dict[str, Collection[str]] = {"time": PARAMS, "overhead": PARAMS, "peers
 
 
 def chosen(words: Sequence[str]) -> dict[str, list[str]]:
-    """By group the names of the rows that words choose; none: all of its rows.
+    """Return the names of the rows that arguments select, by group; all rows of a group if none is selected.
 
     Names without a group choose in all groups that know them.
 

@@ -116,7 +116,7 @@ def _finish(dataset: Any) -> Any:
 
 
 def _products(x: Any, count: int) -> Any:
-    """So many products of matrices; depends on x, so that nothing is folded to a constant."""
+    """Multiply matrices that many times; the result depends on x, so that nothing is folded to a constant."""
     value = tf.constant(_MATRIX) + tf.cast(x, tf.float32) * 1e-12
     for _ in range(count):
         value = tf.linalg.matmul(value, _MATRIX) * _FOLDED

@@ -59,7 +59,7 @@ def record(function: str, folder: str) -> None:
 
 
 def analyze(folder: str) -> dict[str, Any]:
-    """What the profiler finds in a trace."""
+    """Findings of TensorFlow's profiler in a trace."""
     from xprof.convert import raw_to_tool_data
 
     paths = [str(path) for path in Path(folder).rglob("*.xplane.pb")]

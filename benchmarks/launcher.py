@@ -1,4 +1,4 @@
-"""What the launchers add to a command, and how fast they answer."""
+"""Overhead of the launchers, and their response time."""
 
 from __future__ import annotations
 

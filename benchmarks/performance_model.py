@@ -87,7 +87,7 @@ class Prediction:
 
 
 def changes(row: OverallRow) -> dict[str, dict[str, Any]]:
-    """What the parameter file of a row's model must say."""
+    """Changes of the parameter file of a row's model."""
     model = row.sizes["model"]
     if model in ("fc_mnist", "unet"):
         return {}

@@ -1,4 +1,4 @@
-"""What csrun_wse adds to plain srun, on a private Slurm cluster of emulated nodes on this machine.
+"""Overhead of csrun_wse over plain srun, on a private Slurm cluster of emulated nodes on this machine.
 
     python -m benchmarks.slurm_launch
 

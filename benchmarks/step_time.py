@@ -53,7 +53,7 @@ Figures = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained.
+    """The model and the batches that are trained.
 
     Attributes:
         model_fn: of a user's program.
@@ -272,7 +272,7 @@ def timed(run: Run, cpu: list[float]) -> Callable[[], float]:
 
 
 def _share_the_cpus() -> None:
-    """As many threads for TensorFlow as for XLA; to be called before either computes."""
+    """Limit TensorFlow to the threads of XLA; to be called before either computes."""
     import tensorflow as tf
 
     from cs_system.engine.device import limit_threads

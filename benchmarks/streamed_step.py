@@ -131,7 +131,7 @@ def _tokens(spec: Any, random: np.random.Generator, batches: int) -> np.ndarray:
 
 
 def _cpu_s() -> float:
-    """Of this process and those that it has started, so far."""
+    """Return the peak memory of this process and its children so far."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     return own.ru_utime + own.ru_stime + sum(map(_cpu_of, _children(os.getpid())))
 

@@ -30,7 +30,7 @@ ROUNDS, STEPS = 2, 3
 
 
 def rows(rounds: int = ROUNDS) -> list[Row]:
-    """Of each number of systems, and on paper."""
+    """Measure each number of systems, and the estimate."""
     found: dict[int, list[Measured]] = {count: [] for count in SYSTEMS}
     with tempfile.TemporaryDirectory(prefix="cs-bench-") as directory:
         folder = Path(directory)

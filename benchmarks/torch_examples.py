@@ -116,7 +116,7 @@ def _trained(example: Example, address: str) -> Row:
 
 
 def _run(example: Example, mode: str, address: str, model_dir: str) -> str:
-    """What a run of the program printed and logged."""
+    """Run the program, and return its output and log."""
     folder = ROOT / "models" / example.name / "pytorch"
     flags = (f"--mode={mode}", f"--cs_ip={address}", f"--model_dir={model_dir}")
     params = f"--params={folder / 'configs' / example.params}"

@@ -85,7 +85,7 @@ _NETWORKS = {"fc_mnist": "FcMnist", "resnet": "ResNet", "bert": "Bert"}
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained: a module that returns the loss of a batch, and batches."""
+    """The training workload: a module that returns the loss of a batch, and batches."""
 
     model: Any
     batches: list[tuple[Any, ...]]
@@ -147,7 +147,7 @@ def engine(workload: Workload) -> Run:
 
 
 def _narrowed(array: np.ndarray) -> np.ndarray:
-    """As workers send integers: the device has 32 bits."""
+    """Narrow integers as workers do: the device has 32 bits."""
     return array.astype(np.int32) if array.dtype == np.int64 else array
 
 

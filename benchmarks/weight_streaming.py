@@ -148,7 +148,7 @@ def _artifact(depth: int, width: int, folder: Path, optimizer: Mapping[str, Any]
 
 
 def _steps(artifacts: Mapping[str, str], rounds: int, folder: Path) -> dict[str, list[Measured]]:
-    """What is measured of each execution, in interleaved rounds; of one without a contender once."""
+    """Measure each execution in interleaved rounds; one without a contender once."""
     found: dict[str, list[Measured]] = {name: [] for name in artifacts}
 
     def run(name: str) -> float:
@@ -210,7 +210,7 @@ def _peaks(found: Mapping[str, Sequence[Measured]]) -> dict[str, float]:
 def _growth_rows(
     steps: Mapping[int, Mapping[str, Sequence[Measured]]], activations: Mapping[int, Mapping[str, int]]
 ) -> list[Row]:
-    """How much a layer adds to the peak, against the activations that wait for the backward pass."""
+    """Return the peak memory that a layer adds, against the activations that wait for the backward pass."""
     shallow, deep = min(steps), max(steps)
     found = []
     for name, title in ((STREAMED, "activations kept"), (RECOMPUTED, "activations recomputed")):
@@ -328,7 +328,7 @@ def _changes(depth: int, width: int) -> dict[str, dict[str, Any]]:
 
 
 def _activation_bytes(artifacts: Mapping[str, str]) -> dict[str, int]:
-    """What waits for the backward pass at most, by the execution, and the weights of the largest layer."""
+    """Return the peak of waiting activations and the weights of the largest layer."""
     from cgc.manifest import REPORT_JSON
 
     reports = {

@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Settings and fixtures of tests of several rooms."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ Calls = Callable[[Callable[[], object]], int]
 
 @pytest.fixture(scope="session")
 def calls() -> Calls:
-    """How many Python functions something calls: a measure of its work, the same on every machine."""
+    """Count the Python functions that are called: a measure of work, the same on every machine."""
 
     def count(body: Callable[[], object]) -> int:
         found = 0
@@ -135,7 +135,7 @@ def _verified_passes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def unoptimized_tensorflow() -> None:
-    """In workers whose tests import TensorFlow, which they do while they are collected."""
+    """Disable graph optimization in workers that import TensorFlow while they collect tests."""
     if "tensorflow" in sys.modules:
         import_module("tests.clients.tensorflow_graphs").optimize_graphs(False)
 
@@ -243,7 +243,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported for the tests stays as well: no search for garbage looks at it.
+    """Exclude imported modules from garbage collection.
 
     Nor for the garbage among it, for which a search takes most of a second in every worker.
     """
@@ -261,7 +261,7 @@ def _room(file: Path) -> str:
 
 
 def _group(nodeid: str) -> str:
-    """What one worker runs: a file, whose fixtures are made once so, folders of `IN_TURN`, or a guide."""
+    """Return the group of tests for one worker: a file, a folder of `IN_TURN`, or a guide."""
     file = nodeid.partition("::")[0]
     room = Path(file).parts[1]
     return nodeid if room == "guides" else IN_TURN.get(room, file)

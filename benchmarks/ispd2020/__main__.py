@@ -190,7 +190,7 @@ def _read_graph(file: str) -> ContestGraph:
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM came; the second one ends the program as usual."""
+    """Record Ctrl-C or SIGTERM; the second one ends the program as usual."""
     caught: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -18,7 +18,7 @@ _LARGEST_TARGET = 1e15
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no legal solution can beat.
+    """Lower bounds of legal solutions.
 
     Attributes:
         area_time: the time below which the smallest rectangles have more tiles than the fabric, cycles.

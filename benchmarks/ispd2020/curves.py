@@ -212,7 +212,7 @@ class KernelCurves:
         return int((self.at(target).upright * np.maximum(heights, 1)).min())
 
     def fits(self, target: float) -> bool:
-        """Whether some rectangle of time <= target fits on the fabric."""
+        """Return whether a rectangle of time <= target fits on the fabric."""
         heights = self.at(target).heights
         return int(heights[self._width]) <= self._height
 

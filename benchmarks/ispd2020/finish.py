@@ -1,4 +1,4 @@
-"""From a floorplan to a solution: execution arguments, adapters, and places that shorten the wires."""
+"""Turn a floorplan into a solution: execution arguments, adapters, and positions that shorten the wires."""
 
 from __future__ import annotations
 

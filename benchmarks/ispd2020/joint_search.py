@@ -236,7 +236,7 @@ _HEATS = (0.006, 0.002, 0.012)
 
 
 class Start(NamedTuple):
-    """Where to start from: the cuts, which need not fit, and the label of every kernel."""
+    """The start of the search: cuts, which need not fit, and the label of every kernel."""
 
     tree: Node
     labels: Sequence[Label]

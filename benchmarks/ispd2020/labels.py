@@ -114,7 +114,7 @@ class _Layouts:
         return found
 
     def sensible(self, graph: ContestGraph) -> _Layouts:
-        """Those that fit on the fabric and are not much larger than the smallest one."""
+        """Keep layouts that fit on the fabric and are not much larger than the smallest one."""
         width, height = self.width, self.height
         short, long = np.minimum(width, height), np.maximum(width, height)
         fits = (short <= min(graph.width, graph.height)) & (long <= max(graph.width, graph.height))
@@ -171,7 +171,7 @@ def _joined(parts: Sequence[_Layouts]) -> _Layouts:
 
 
 def _smallest(convolutions: Sequence[Convolution], graph: ContestGraph, target: float) -> _Layouts:
-    """By h', w' and height: every c' as large as the height has room for, every k' the least possible."""
+    """Enumerate layouts by h', w' and height, with the largest c' that fits and the least possible k'."""
     limit = max(graph.width, graph.height)
     pairs = np.stack(
         np.meshgrid(
@@ -270,7 +270,7 @@ def mismatches(graph: ContestGraph, labels: Sequence[Label]) -> int:
 
 
 def fixed_by(graph: ContestGraph, labels: Sequence[Label]) -> list[Fixed]:
-    """By kernel the numbers that match those of a neighbor; the others are free to change."""
+    """Return, by kernel, the numbers that match those of a neighbor; the others are free to change."""
     shared: list[set[str]] = [set() for _ in labels]
     for edge in graph.edges:
         source, target = labels[edge.source], labels[edge.target]
@@ -313,7 +313,7 @@ def expected_cost(graph: ContestGraph, labels: Sequence[Label]) -> float:
 
 
 def adapters(menu: Menu, ends: Sequence[Link], labels: Sequence[Label]) -> Floats:
-    """By label of a menu: mismatches at the edges of a kernel whose neighbors have the given labels."""
+    """Count, by label of a menu, the mismatches at edges to neighbors with the given labels."""
     total = np.zeros(len(menu))
     for end in ends:
         other = labels[end.other]
@@ -324,7 +324,7 @@ def adapters(menu: Menu, ends: Sequence[Link], labels: Sequence[Label]) -> Float
 
 
 def own_cost(graph: ContestGraph, menu: Menu, degree: int, target: float) -> Floats:
-    """By label: about what its tiles and its sides cost.
+    """Estimate the cost of tiles and sides by label.
 
     Where the fabric is full, a share of it costs about that share of the time.
     """

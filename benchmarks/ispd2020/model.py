@@ -18,7 +18,7 @@ KINDS = ("conv", "dblock", "cblock")
 
 
 class Performance(NamedTuple):
-    """What a kernel needs, not rotated: tiles in y and x, cycles per sample, words of the fullest tile."""
+    """The needs of a kernel, not rotated: tiles in y and x, cycles per sample, words of the fullest tile."""
 
     height: int
     width: int
@@ -82,7 +82,7 @@ class Splits:
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """In the order of a solution file."""
+        """The execution arguments in the order of a solution file."""
         return (self.rows, self.columns, *self.inputs, *self.outputs)
 
 

@@ -25,7 +25,7 @@ _MOST_FAULTS = 20
 
 @dataclass(frozen=True)
 class Score:
-    """What a solution is worth.
+    """The score of a solution.
 
     Attributes:
         objective: the weighted sum; smaller is better.
@@ -49,7 +49,7 @@ class Score:
 
     @property
     def legal(self) -> bool:
-        """Whether the solution may be handed in."""
+        """Return whether the solution is legal."""
         return not self.faults
 
 

@@ -172,7 +172,7 @@ class Search:
             self._keep(self.problem.realized(tree, target, stop=self._late))
 
     def _late(self) -> bool:
-        """Whether time is up, and for a first floorplan, too."""
+        """Return whether time is up, also for a first floorplan."""
         return self._stop() if self._plans else self._first_stop()
 
     def _keep(self, plan: Floorplan | None) -> None:

@@ -39,7 +39,7 @@ _FEW_SPLITS = 12
 
 @dataclass(frozen=True)
 class Result:
-    """What the solver found.
+    """The result of the solver.
 
     Attributes:
         solution: places of all kernels, legal.

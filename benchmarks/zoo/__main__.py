@@ -57,14 +57,14 @@ class Request:
 
     @property
     def key(self) -> Key:
-        """What its result is found by."""
+        """Return the key of its result."""
         return self.library, self.name, self.way
 
 
 def requests(
     libraries: Sequence[str], only: Sequence[str] = (), every: int = 1, ways: Sequence[str] = WAYS
 ) -> list[Request]:
-    """What is to be run.
+    """The architectures to run.
 
     Args:
         libraries: Names of libraries.

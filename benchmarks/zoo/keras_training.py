@@ -103,7 +103,7 @@ def _fix_statistics(model: Any) -> None:
 
 
 def _rounding(workload: Workload, first: State, trained: Trained) -> Difference:
-    """How far Keras' training goes from itself when the last bits of all weights change."""
+    """Return the drift of Keras' training when the last bits of all weights change."""
     generator = np.random.default_rng(SEED)
     changed = {
         name: (value * (1 + 2**-23 * generator.normal(size=value.shape))).astype(value.dtype)

@@ -29,7 +29,7 @@ _LONGEST = 3000
 
 @dataclass
 class Result:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         library: "transformers", "timm" or "keras".

@@ -45,7 +45,7 @@ class Shrinking:
 
     @cached_property
     def width_scale(self) -> float:
-        """By how much lists of widths shrink, all by the same: equal numbers in two lists stay equal."""
+        """Return the common factor of lists of widths: equal numbers in two lists stay equal."""
         lists = [numbers for numbers in _lists_of_widths(self.fields) if len(set(numbers)) > 1]
         return max(1.0, *(max(min(numbers) / 16, max(numbers) / 128) for numbers in lists))
 
@@ -141,7 +141,7 @@ def _image(value: Any, shrinking: Shrinking) -> Any:
 
 
 def _window(value: Any, shrinking: Shrinking) -> Any:
-    """Of shifted windows in patches; where patches are merged, in pixels."""
+    """Return the size of shifted windows in patches; where patches are merged, in pixels."""
     merged = shrinking.fields.get("spatial_merge_size")
     return _each(value, lambda number: min(number, 2 * merged * PATCH if isinstance(merged, int) else 2))
 

@@ -1,4 +1,4 @@
-"""What torch models are trained on and compared by, whatever they return."""
+"""Losses and comparable outputs of torch models, for any return type."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ State = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training has given.
+    """The results of a training run.
 
     Attributes:
         losses: Of each step.
@@ -68,11 +68,11 @@ class Difference:
 
     @property
     def is_ill_conditioned(self) -> bool:
-        """Whether a training that goes so far from itself by rounding cannot be compared with another."""
+        """Return whether the drift by rounding is too large to compare training runs."""
         return max(self.losses, self.updates) > ILL_CONDITIONED
 
     def is_small(self, rounding: Difference | None = None) -> bool:
-        """Whether the trainings agree.
+        """Return whether the training runs agree.
 
         Args:
             rounding: The difference that a change in the last bits of the weights makes.
@@ -85,7 +85,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a framework trains.
+    """The training run of a framework.
 
     Attributes:
         trainings: In float32; and in float64, which is as good, where the model runs in it.
@@ -147,7 +147,7 @@ def _root_mean_square(values: Any) -> float:
 
 
 def all_finite(trained: Trained) -> bool:
-    """Whether a training has ended without overflow."""
+    """Return whether a training run has ended without overflow."""
     return all(map(math.isfinite, trained.losses)) and all(
         bool(np.isfinite(value).all())
         for value in trained.state.values()

@@ -528,7 +528,7 @@ def _patches(config: Any) -> list[Any]:
 
 
 def _grids(*size: int) -> Any:
-    """For each image its height and width in patches, or its frames too."""
+    """Return the height and width of each image in patches, or its frames too."""
     return lambda config: [lambda generator: torch.tensor([size] * BATCH_SIZE)]
 
 
@@ -750,7 +750,7 @@ def _with(
 
 
 def own_loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Any:
-    """What the model computes from labels."""
+    """Return the outputs that the model computes from labels."""
     return model(**batch).loss
 
 

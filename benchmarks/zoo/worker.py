@@ -108,7 +108,7 @@ class Worker:
         return pid
 
     def _run(self, library: str, name: str, way: str, folder: Path) -> NoReturn:
-        """What the forked process does."""
+        """Run the forked process."""
         code = 1
         try:
             signal_on_parent_death(signal.SIGKILL)

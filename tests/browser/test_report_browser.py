@@ -77,7 +77,7 @@ def streamed_page() -> str:
 
 
 def chromium(tmp_path: Path, html: str, *arguments: str) -> str:
-    """What Chromium prints for a page that is opened as a file."""
+    """Print a page that is opened as a file in Chromium, and return the text of the output."""
     assert CHROMIUM is not None
     file, profile = tmp_path / "compile_report.html", tmp_path / f"profile-{time.monotonic_ns()}"
     file.write_text(html, encoding="utf-8")
@@ -228,7 +228,7 @@ def test_in_a_small_window_names_keep_their_size_and_those_without_room_go(tmp_p
 
 
 def test_all_figures_can_be_shown_unrounded(tmp_path: Path) -> None:
-    """What is on the screen is a style of the browser; the test reads it back."""
+    """The page is scrollable on a screen; the test reads the style of the browser."""
     show = "document.getElementById('more').click();"
     read = (
         "const cell = document.querySelector('#row-0 td.more');"
@@ -244,7 +244,7 @@ def test_all_figures_can_be_shown_unrounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [500, 900, 1280])
 def test_nothing_is_wider_than_the_window(tmp_path: Path, width: int) -> None:
-    """On the screen of a desk that holds for the table of kernels too."""
+    """On a desktop screen this includes the table of kernels."""
     read = """
       const parts = [document.documentElement];
       if (innerWidth >= 1280) parts.push(...document.querySelectorAll('.scroll'));

@@ -90,7 +90,7 @@ class WarmJob:
 
     @staticmethod
     def logs(folder: Path, programs: Iterable[str]) -> Logs:
-        """What programs of a list have written."""
+        """Return the output of the programs of a list."""
         return {
             name: {path.name.split(".")[1]: path.read_text() for path in folder.glob(f"{name}.*.log")}
             for name in programs
@@ -116,7 +116,7 @@ def _run_programs(
     *,
     codes: Mapping[str, int] | None = None,
 ) -> Logs:
-    """What `warm.py` does with a list of programs.
+    """A list of programs for `warm.py`.
 
     Args:
         launch: Runs a launcher in the directory.

@@ -103,7 +103,7 @@ class Shell:
             time.sleep(0.05)
 
     def texts(self) -> int:
-        """How often a server has said that it is ready."""
+        """Count the servers that have reported that they are ready."""
         return len(re.findall(r" ready: --", self.output.read_text(errors="replace")))
 
     def _send(self, text: str) -> int:
@@ -171,7 +171,7 @@ def run_block(guide: Guide, lines: list[str], shell: Shell) -> None:
 
 
 def variables(guide: Guide, home: Path) -> dict[str, str]:
-    """Of a user who has set nothing."""
+    """Return the environment of a user without settings."""
     kept = ("LANG", "TERM", "TZ")
     clean = {name: value for name, value in os.environ.items() if name.startswith(kept)}
     commands = "" if guide.empty else f"{ROOT / 'bin'}:{ROOT / '.venv/bin'}:"

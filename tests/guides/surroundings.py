@@ -1,4 +1,4 @@
-"""In which surroundings the commands of the documents run, and which of them do not run here, and why."""
+"""The environments in which the commands of the documents run, and the commands that do not run here."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ _SLURM_PREFIXES = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_")
 
 
 def missing_programs() -> list[str]:
-    """What has to be installed before a cluster can be started."""
+    """Return the programs that a cluster needs and that are not installed."""
     path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
     return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
 

@@ -114,7 +114,7 @@ def test_nothing_is_left_on_the_node(
 
 
 def test_nothing_is_left_of_a_batch_script_that_is_ended(cluster: Any, wait: Any, tmp_path: Path) -> None:
-    """Its shell alone gets the signal, and ends without a word to the analyzer."""
+    """Only the shell gets the signal, and it ends without reporting to the analyzer."""
     (tmp_path / "run.py").write_text(HANGING)
     (tmp_path / "t").mkdir()
     command = f"TMPDIR={tmp_path}/t {BIN / ANALYZER} --launcher=slurm python run.py; true"

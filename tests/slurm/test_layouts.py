@@ -1,4 +1,4 @@
-"""Where the tasks of a job go: nodes of its own, heterogeneous steps, allocations of every kind."""
+"""Tasks of a job on dedicated nodes, in heterogeneous steps, and in allocations of every kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(json.dumps({
 
 
 def tasks(stdout: str) -> list[dict[str, Any]]:
-    """What the tasks have shown, by rank."""
+    """Return the output of the tasks by rank."""
     found = [json.loads(line.partition(" | ")[2]) for line in stdout.splitlines()]
     return sorted(found, key=lambda task: task["rank"])
 
@@ -89,7 +89,7 @@ def test_inside_a_plain_allocation_the_tasks_follow_the_layout(
 
 
 def test_inside_a_shell_that_srun_has_started(cluster: Any, run: Any) -> None:
-    """That shell's step holds all processors of the job, and the system with them."""
+    """The shell's step holds all processors of the job and the system."""
     shell = ("srun", "--nodes=1", "--ntasks=1", "--exclusive", "--gres=cs:1", "--cpus-per-task=4")
     assert nodes(run(cluster, "--tasks-per-node=2", "python", "-c", SHOW, before=shell)) == [1, 1]
 

@@ -1,4 +1,4 @@
-"""What a task on a cluster gets and what comes back from it."""
+"""Environment, output and exit codes of tasks on a cluster."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_fc_mnist_is_validated_on_a_node(cluster: Any, run: Any, tmp_path: Path)
 
 
 def test_a_program_trains_on_four_nodes(cluster: Any, run: Any, cs_system: Any, tmp_path: Path) -> None:
-    """With NumPy's front end: what a front end does in four tasks is tested on this machine."""
+    """The program has NumPy's front end; other front ends are tested with tasks on one machine."""
     program = ROOT / "tests" / "programs" / "numpy_program.py"
     layout = ("--total-nodes=4", "--tasks-per-node=1", "--log-dir=logs")
     job = run(cluster, *layout, "python", str(program), cs_system[1], str(tmp_path / "model"), "50")

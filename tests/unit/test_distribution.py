@@ -1,4 +1,4 @@
-"""How `make test` gives the tests to the workers of pytest-xdist."""
+"""The distribution of tests to the workers of pytest-xdist in `make test`."""
 
 from __future__ import annotations
 

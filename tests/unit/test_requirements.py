@@ -1,4 +1,4 @@
-"""What the toolkit imports is what `pip install 'cs-toolkit[EXTRA]'` brings, and nothing else."""
+"""The toolkit imports exactly the packages that `pip install 'cs-toolkit[EXTRA]'` installs."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def logs(
     system: RunningSystem,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, str]:
-    """What the program has written by name of a run; the address comes from the program or the site."""
+    """Return the output of the program by name of a run; the address comes from the program or the site."""
     directory = tmp_path_factory.mktemp("appliance")
     (directory / "without.py").write_text(WITHOUT_A_SYSTEM)
     address = {"pipelined": [f"--mgmt_address={system.address}"]}

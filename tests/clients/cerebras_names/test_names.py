@@ -161,7 +161,7 @@ def test_modules_that_a_script_adds_inside_are_found_and_so_is_its_sitecustomize
 
 @pytest.mark.parametrize("interpreter", ["python", "python-pt", "python-ws"])
 def test_other_packages_share_the_name_cerebras(command: Command, tmp_path: Path, interpreter: str) -> None:
-    """On PYTHONPATH, as an editable install, where the program adds a folder later, and in its own folder."""
+    """The packages are on PYTHONPATH, an editable install, in a folder added later, or in their own."""
     places = {"modelzoo": "src", "editable": "elsewhere", "later": "late", "own": "."}
     for name, place in places.items():
         portion = tmp_path / place / "cerebras" / name
@@ -204,7 +204,7 @@ def test_the_command_of_the_model_zoo_is_a_word_of_the_launchers(command: Comman
 
 
 def test_the_appliance_has_two_names(command: Command) -> None:
-    """Its modules are the same under both, and programs of TensorFlow load no PyTorch for them."""
+    """The modules are the same under both names, and programs of TensorFlow load no PyTorch for them."""
     code = (
         "import sys, cerebras.appliance, cerebras_appliance; "
         "import cerebras_appliance.pb.common.cerebras_type_pb2 as types; "

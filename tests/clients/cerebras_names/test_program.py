@@ -47,7 +47,7 @@ def trained(
     run_programs: Callable[..., Logs],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, Logs]:
-    """Where three tasks have trained on the system, then continued copies; and what they have written."""
+    """Train in three tasks on the system, then continue copies; return folder and output."""
     directory = tmp_path_factory.mktemp("trained")
     (directory / "copies.py").write_text(COPIES)
     # The program itself appends ":9000", whatever is there.
@@ -74,7 +74,7 @@ def test_three_tasks_train_on_the_system(trained: tuple[Path, Logs]) -> None:
 def off_the_system(
     trained: tuple[Path, Logs], run_in: Callable[[Path], Command], run_programs: Callable[..., Any]
 ) -> dict[str, str]:
-    """What the program has written in its other modes, on this CPU; its first two took the checkpoint."""
+    """Return the output of the program in its other modes, on this CPU; the first two took the checkpoint."""
     words = {
         "eval": ["-m", "eval", "--eval_steps=8"],
         "predict": ["-m", "predict"],

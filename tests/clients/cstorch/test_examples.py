@@ -82,7 +82,7 @@ def number(pattern: str, text: str) -> float:
 def test_an_analysis_gets_the_input_in_every_task(
     name: str, rank: int | None, run_example: Example, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With the toolkit's loop and with the program's own: nothing trains, and no task waits for another."""
+    """With either loop nothing trains, and no task waits for another."""
     taken: list[InputProgram] = []
 
     def take(program: InputProgram, *, compiles: bool) -> None:

@@ -48,7 +48,7 @@ def finish(job: subprocess.Popen[bytes], folder: Path) -> str:
 
 
 def results(output: str) -> Results:
-    """What the program has printed of its steps, and behind them."""
+    """Parse the steps and the accuracy that the program printed."""
     return dict(re.findall(r"\| (step \d+|accuracy) (?:loss )?(\S+)$", output, re.M))
 
 
@@ -77,7 +77,7 @@ def test_a_program_without_a_launcher_has_its_own_system_and_leaves_its_files(
 def test_killed_chief_and_killed_worker_change_no_bit(
     system: RunningSystem, alone: tuple[Results, str, Path], tmp_path: Path
 ) -> None:
-    """By csrun_wse until its chief is killed, then with own workers, of which one is killed too.
+    """The job runs by csrun_wse until its chief is killed, then with own workers, of which one is killed too.
 
     The number of workers differs as well.
     """

@@ -90,7 +90,7 @@ def needed(asked: Distribution, extra: str) -> set[str]:
 
 
 def run(words: list[str], folder: Path, **variables: str) -> str:
-    """What a command has written; no module and no variable of this environment is in its way."""
+    """Run a command without modules and variables of this environment, and return its output."""
     kept = ("HOME", "LANG", "TMPDIR", "XDG_", "XLA_FLAGS")
     clean = {name: value for name, value in os.environ.items() if name.startswith(kept)}
     done = subprocess.run(

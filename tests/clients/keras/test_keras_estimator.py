@@ -138,7 +138,7 @@ def test_validate_only_needs_no_system(tmp_path: Path) -> None:
 
 
 def test_the_interface_of_the_step_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the front end, which passes it on to the compiler."""
+    """The front end passes it on to the compiler."""
     read = []
 
     def counted(*fields: Any) -> StepInterface:

@@ -68,7 +68,7 @@ def assert_trained_as(program: CerebrasEstimator, fitted: Any, tolerance: float)
 
 
 def test_a_keras_model_trains_on_this_cpu_as_by_keras(fitted: Any, tmp_path: Path) -> None:
-    """In two parts, the second from the checkpoint."""
+    """The run has two parts; the second resumes from the checkpoint."""
     estimator(normalized_mlp(), tmp_path).train(input_fn, steps=12)
     program = estimator(normalized_mlp(), tmp_path)
     program.train(lambda: input_fn().skip(12), max_steps=STEPS)

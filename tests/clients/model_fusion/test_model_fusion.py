@@ -158,7 +158,7 @@ def test_models_train_on_this_cpu_as_each_by_itself(
 def test_models_continue_from_their_own_checkpoints(
     alone: dict[str, CerebrasEstimator], tmp_path: Path
 ) -> None:
-    """With the moments of the optimizer and the step of the learning rate; the other starts from step 0."""
+    """One model has the moments of its optimizer and its step; the other starts from step 0."""
     fusion = fusion_of(left=alone["left"].model_dir)
     program = fused(tmp_path / "fused", fusion)
     untrained = program.evaluate(fusion.input_fn)
@@ -210,7 +210,7 @@ def test_options_of_the_stack_and_the_estimator_are_passed_on() -> None:
 
 
 def test_inputs_are_handed_to_the_right_model() -> None:
-    """Of Datasets with and without labels, and of plain tensors; the parameters of the call count."""
+    """Inputs are Datasets with and without labels, and plain tensors; the parameters of the call are used."""
 
     def without_labels(params: dict[str, Any]) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensors(tf.fill([2], params["value"]))

@@ -1,4 +1,4 @@
-"""What the compiler makes of every example program is what its passes make of the whole step."""
+"""The compiled program of every example equals that of the passes on the whole step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def assert_as_whole(module: ModuleOp, scanned: OpTable | None) -> None:
 
 @pytest.fixture
 def omitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many copies of a block were left out, of each step that was unfolded."""
+    """Count the omitted copies of a block in each unfolded step."""
     found: list[int] = []
 
     def counted(short: ModuleOp, source: ShortStep) -> ModuleOp:

@@ -43,7 +43,7 @@ class RunningJob:
     def run(
         self, programs: dict[str, list[str]], kill_at: dict[str, str] | None
     ) -> dict[str, dict[str, str]]:
-        """What the tasks of the programs have written."""
+        """Return the output of the programs by task."""
         logs = self.lists.add(programs, kill_at)
         deadline = time.monotonic() + TIMEOUT_S
         while not (logs / "done").exists():

@@ -72,7 +72,7 @@ class Chosen:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Those whose training is killed."""
+        """The families whose training run is killed."""
         return tuple(family for family in self.in_all_modes if family in BROKEN)
 
     def fresh_model_dir(self, family: str) -> str:

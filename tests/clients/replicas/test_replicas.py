@@ -66,7 +66,7 @@ def test_losses_and_weights_are_those_of_one_copy(
     example: Example,
     tmp_path: Path,
 ) -> None:
-    """Those of the batch norms of a ResNet too, whose statistics are of the whole batch."""
+    """This includes the batch norms of a ResNet, whose statistics are of the whole batch."""
     with example(name) as modules:
         functions = modules["run"].PROGRAM.functions()
         for folder, replicas in (("one", 1), ("two", 2)):

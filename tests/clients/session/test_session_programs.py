@@ -171,7 +171,7 @@ def test_a_program_drives_the_appliance(
 def test_a_program_of_the_appliance_prunes_weights(
     system: RunningSystem, run_program: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its grouper marks elements by NaN: they stay 0, have no gradient, and are NaN in checkpoints."""
+    """The grouper marks elements by NaN: they stay 0, have no gradient, and are NaN in checkpoints."""
     prunes = ("--prunes", "hidden.weight", "out.weight")
     run_program("appliance_1_8", "CPU", "--model_dir=cpu", *prunes)
     expected = dict(told(capsys.readouterr().out, "LOSSES"))

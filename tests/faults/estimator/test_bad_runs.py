@@ -1,4 +1,4 @@
-"""What a user sees when a run cannot go on: an error that says what to do, and files that are whole."""
+"""Runs that cannot continue end with an error that gives advice, and leave complete files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed compilation leaves: one message, an exit code, `error.json`, nothing half-written."""
+"""A failed compile leaves one message, an exit code, `error.json`, and nothing half-written."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def check_nothing_is_left(streaming: Streaming) -> None:
 
 
 def check_continues(streaming: Streaming, whole: Path, broken: Path, num_csx: int) -> None:
-    """From a checkpoint in the middle to the numbers of the undisturbed job."""
+    """Check that the job resumes from a checkpoint and ends with the undisturbed job's numbers."""
     assert 20 <= checkpoint(broken)["state.global_step"] < STEPS
     code, output = finish(launch(streaming.system, broken, STEPS, NUM_CSX=str(num_csx)))
     assert code == 0, output

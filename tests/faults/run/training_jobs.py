@@ -80,7 +80,7 @@ def checkpoint(folder: Path) -> dict[str, np.ndarray]:
 
 
 def pid_of(role: str, folder: Path) -> int:
-    """Of the last task with a role in the job whose logs are in a folder."""
+    """Return the pid of the last task with a role in the job whose logs are in a folder."""
     tasks = json.loads((folder / "logs" / "job.json").read_text())["tasks"]
     return int([task["pid"] for task in tasks if task["role"] == role][-1])
 

@@ -1,4 +1,4 @@
-"""What the launchers, `csrun status` and `csrun doctor` print, word for word.
+"""Texts of the launchers, `csrun status` and `csrun doctor`, word for word.
 
 Slurm's answers are recorded ones, and paths, versions and times are replaced by their names. `UPDATE_GOLDEN=1
 pytest tests/golden/csrun` writes the files again; look at the difference.

@@ -1,4 +1,4 @@
-"""What an analysis says on a terminal, and the Input Function Report of a log, letter by letter.
+"""Texts of an analysis on a terminal, and the Input Function Report of a log, letter by letter.
 
 `UPDATE_GOLDEN=1 pytest tests/golden/input_analyzer` writes the files again; look at the difference.
 """

@@ -1,4 +1,4 @@
-"""How many examples of a property are tried."""
+"""The number of examples of a property."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def examples(usual: int) -> int:
-    """So many in `make test`, and no fewer than of all other properties in `make soak`."""
+    """Return `usual` in `make test`, at least the number of other properties in `make soak`."""
     return max(usual, settings.default.max_examples if settings.default is not None else 0)

@@ -139,7 +139,7 @@ class ReceivingEnd:
 
 
 def worker_stream(hello: Hello, batches: int, ending: str) -> bytes:
-    """What a worker sends from HELLO to its end."""
+    """Generate the frames of a worker from HELLO to its end."""
     worker = WorkerConnection(hello)
     data = worker.data_to_send()
     answer = ServerConnection()

@@ -1,4 +1,4 @@
-"""What a function of LAIR computes, in numpy: the meaning that every pass must keep.
+"""An interpreter of LAIR in numpy: the meaning that every pass must preserve.
 
 The loops of a nest that carry values run one iteration after the other, in lexicographic order, all others
 at once. Calls of functions that stand for an op of CIRH run that op's own lowering.
@@ -33,7 +33,7 @@ _Environment: TypeAlias = dict[SSAValue, Values]
 
 
 def run(module: ModuleOp, arguments: Sequence[Values]) -> tuple[Values, ...]:
-    """What the first function of a module returns.
+    """Run the first function of a module, and return its results.
 
     Args:
         module: a function of LAIR, with the declarations that it needs.

@@ -1,4 +1,4 @@
-"""What importers of all frameworks are made of, used as an importer of another framework would use it."""
+"""The common parts of importers, used as an importer of another framework would use them."""
 
 from __future__ import annotations
 

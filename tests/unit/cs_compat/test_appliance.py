@@ -1,4 +1,4 @@
-"""What programs use of the original's appliance."""
+"""The API of the original's appliance."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def kinds(*samples):
 
 
 def test_no_array_equals_an_empty_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As before NumPy 1.25; code of other packages, and compiled files, are as they were."""
+    """Names are those before NumPy 1.25; other packages and compiled files are unchanged."""
     package = "modelzoo.transformers.data_processing.scripts.hdf5_preprocessing"
     folder = tmp_path.joinpath(*package.split("."))
     (folder / "below").mkdir(parents=True)
@@ -239,7 +239,7 @@ def test_serializers_and_tree_specs_as_in_older_versions() -> None:
 def test_a_schedule_that_computes_no_rates_may_be_the_first_of_a_sequence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its `step` leaves them to the CS system."""
+    """The `step` leaves them to the CS system."""
 
     class Counting(torch.optim.lr_scheduler.LambdaLR):
         def step(self, epoch: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How a user's program ends: exit codes, messages, crash files."""
+"""Ends of a user's program: exit codes, messages, crash files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_bug_of_the_toolkit_leaves_a_crash_file(tmp_path: Path, capsys: pytest
 
 
 def test_the_last_line_is_the_message_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a long message the first line, of none the class, unless the front end knows better."""
+    """A message is summarized by its first line, an empty one by its class."""
     told = {}
     for error in (ValueError("no such record\nin 40 lines"), ValueError()):
         with pytest.raises(SystemExit), report_errors():

@@ -1,4 +1,4 @@
-"""What a step puts out of its labels and ids, for the chief to check."""
+"""Outputs of labels and ids that the chief checks."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_logging_of_the_program_is_unchanged() -> None:
 def test_a_program_may_configure_logging_later(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As programs do that need to know which task they are; from there on the lines are in their format."""
+    """Programs that need to know their task do this; from there on the lines are in their format."""
     root, log = logging.getLogger(), logging.getLogger("cs_runtime")
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(logging, "lastResort", None)

@@ -1,4 +1,4 @@
-"""What an import costs."""
+"""Modules that the two sides of a stream import."""
 
 import subprocess
 import sys

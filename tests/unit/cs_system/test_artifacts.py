@@ -78,7 +78,7 @@ def artifact(tmp_path_factory) -> Artifact:
 
 @dataclass
 class Loaded:
-    """In the place of an engine: what one was made of."""
+    """Records the arguments of an engine instead of one."""
 
     step: CompiledStep
     data: dict[str, bytes]

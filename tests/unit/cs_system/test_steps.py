@@ -107,7 +107,7 @@ def test_every_batch_is_computed_once_in_order():
 
 @pytest.mark.parametrize(("first_step", "expected"), [(0, [2, 5, 8]), (4, [1, 4, 7])])
 def test_outputs_of_every_third_step_are_emitted(first_step, expected):
-    """Of the global steps that are multiples of three; batches count from 0."""
+    """The outputs are those of global steps that are multiples of three; batches count from 0."""
     calls = Calls()
     emitted = []
     loop = StepLoop(calls, ScriptedRing(calls, 4, 1, 4), Progress(first_step))

@@ -1,4 +1,4 @@
-"""How often Python searches for garbage, and what it frees when a process ends."""
+"""The frequency of garbage collections, and the objects that are freed when a process ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _limits_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _searches(objects: int) -> int:
-    """How many searches making so many objects starts."""
+    """Count the collections that are started by making a number of objects."""
     count = 0
 
     def told(phase: str, _info: object) -> None:

@@ -1,4 +1,4 @@
-"""What a user is told whose program imports what is not installed."""
+"""Messages for programs that import missing modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What csrun_wse finds out about the CS system before it starts anything."""
+"""The check of the CS system before csrun_wse starts a job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUSY: Mapping[str, Any] = {"run": {"job": "local-7", "since": 0.0}}
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the system says; what was asked is put behind it."""
+    """Record the query, and return the answer of the system."""
     said: list[Any] = [IDLE]
 
     def ask(address: str, toolkit: Toolkit) -> Any:

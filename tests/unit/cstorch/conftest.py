@@ -30,7 +30,7 @@ Step = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Compiled:
-    """What some steps gave: the returned values of every step, and the state after the last."""
+    """The returned values of every step, and the state after the last."""
 
     values: np.ndarray
     state: dict[str, np.ndarray]
@@ -106,7 +106,7 @@ def both_ways() -> Callable[..., BothWays]:
 
 @pytest.fixture
 def fresh_process() -> Iterator[None]:
-    """As if no test before had configured, compiled or computed anything."""
+    """Reset the state of the program, as in a new process."""
     Program.reset()
     yield
     Program.reset()

@@ -1,4 +1,4 @@
-"""What programs do that cannot be: each is one error that says the cure."""
+"""Impossible programs: each is one error that gives advice."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from cstorch.optim.lr_scheduler import (
 
 @dataclass
 class Groups:
-    """What a schedule needs of an optimizer."""
+    """The part of an optimizer that a schedule needs."""
 
     param_groups: list[dict[str, Any]] = field(
         default_factory=lambda: [{"params": [torch.ones(2)], "lr": 0.9}]

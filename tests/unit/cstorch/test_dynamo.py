@@ -17,7 +17,7 @@ NAME = "torch._dynamo"
 
 @pytest.fixture
 def not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has not imported Dynamo, which another test may have."""
+    """Remove Dynamo, which another test may have imported."""
     monkeypatch.delitem(sys.modules, NAME, raising=False)
     monkeypatch.delitem(vars(torch), "_dynamo", raising=False)  # to ask torch for it would import it
 

@@ -290,7 +290,7 @@ def test_an_input_without_a_length_and_a_loop_that_is_left_at_a_checkpoint(model
 
 
 def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those that a `cs_config` wants; none where the program runs on this CPU, or is only compiled."""
+    """The workers of `cs_config` are used; none where the program runs on this CPU or is only compiled."""
     started: list[int] = []
 
     class Workers:
@@ -525,7 +525,7 @@ def test_a_loader_reports_its_position(model: nn.Module) -> None:
 
 
 def test_samples_are_skipped_and_steps_are_not(model: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
-    """As by a program that adds to the samples of a state and loads it; rates are those of the steps."""
+    """A program may add to the samples of a loaded state; rates are those of the steps."""
     loader = DataLoader(lambda: Restartable(data().dataset, batch_size=4))
     loader.load_state_dict({"samples_streamed": 13}, strict=False)
     assert "continues 1 samples before the loaded position" in caplog.text
@@ -653,7 +653,7 @@ def test_a_distributed_sampler_as_a_batch_sampler(model: nn.Module) -> None:
 
 
 def test_an_executor_is_a_context(model: nn.Module, tmp_path: Path) -> None:
-    """Its folder exists from the beginning of the block on; the loop in it makes no other one."""
+    """The folder exists from the start of the block; the loop in it makes no other one."""
     step = step_of(model)
     with DataExecutor(DataLoader(data), num_steps=2) as executor:
         assert cstorch.current_executor() is executor

@@ -1,4 +1,4 @@
-"""What a program with a loop over a DataLoader hands over to the analyzer, and what its log says of it."""
+"""The input that a program with a loop over a DataLoader passes to the analyzer, and its log."""
 
 from __future__ import annotations
 

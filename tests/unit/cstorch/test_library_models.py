@@ -1,4 +1,4 @@
-"""What models of libraries do that programs of a user's own seldom do."""
+"""Operations that models of libraries use and users' programs seldom do."""
 
 from __future__ import annotations
 

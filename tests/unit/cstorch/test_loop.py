@@ -87,7 +87,7 @@ def total(model: nn.Module) -> float:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """What a run says of itself."""
+    """Return the summary of a run."""
     found: dict[str, Any] = json.loads((folder / "run_summary.json").read_text())
     return found
 
@@ -247,7 +247,7 @@ def test_programs_of_the_first_release_iterate_once_an_epoch(configure: Configur
 
 
 def test_a_loop_begins_where_the_program_says(configure: Configure) -> None:
-    """With a checkpoint that does not say after how many steps it was written."""
+    """The checkpoint does not record the number of its steps."""
     configure()
     model, losses = cstorch.compile(new_model()), []
     step = cstorch.compile_step(lambda batch: train_step(model, *batch))
@@ -453,7 +453,7 @@ def test_a_mask_that_the_program_changes_counts_from_the_next_loop_on(configure:
 def test_a_request_for_a_checkpoint_ends_a_job_after_the_checkpoint_of_the_program(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not before: the state of steps between them is nowhere."""
+    """The state of earlier steps is not available."""
     monkeypatch.setenv("CSRUN_REQUEUE", "1")
     configure(checkpoint_steps=10)
     model = cstorch.compile(new_model())
@@ -738,7 +738,7 @@ def test_values_that_are_no_input_function_are_refused() -> None:
 def test_the_log_of_a_training_run_has_the_findings_about_its_input_once(
     configure: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not that a shuffle needs a seed: a run begins the random numbers of its input itself."""
+    """A shuffle needs no seed: a run seeds the random numbers of its input."""
 
     def wide() -> torch.utils.data.DataLoader:
         calls.append("")

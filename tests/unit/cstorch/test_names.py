@@ -339,7 +339,7 @@ def test_dice_and_cross_entropy() -> None:
 
 
 def test_names_of_parts_of_a_step() -> None:
-    """As errors and reports tell them: of a block in a function, and of a module outside of the model."""
+    """Layers are named as in errors and reports: a block in a function, and a module outside of the model."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     move_to_device(model)
     loss = torch.nn.Sequential(torch.nn.Tanh())
@@ -360,7 +360,7 @@ def test_names_of_parts_of_a_step() -> None:
 
 
 def test_a_loader_without_workers_takes_a_prefetch_factor() -> None:
-    """As torch did up to 1.13, whose programs give both; torch itself checks every other combination."""
+    """PyTorch accepted both up to 1.13, and checks every other combination itself."""
     loader = torch.utils.data.DataLoader([1, 2], num_workers=0, prefetch_factor=2)
     assert loader.prefetch_factor is None
     assert torch.utils.data.DataLoader([1], num_workers=1, prefetch_factor=3).prefetch_factor == 3

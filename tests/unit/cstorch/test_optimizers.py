@@ -380,7 +380,7 @@ def test_a_closure_computes_gradients() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "AdamW", "ADAMW"])
 def test_optimizers_are_made_by_name(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a configuration they take what is theirs; the rest is no reason for a warning."""
+    """Optimizers take their part of a configuration; the rest causes no warning."""
     given = {"learning_rate": 0.2, "weight_decay_rate": 0.3, "beta1": 0.8, "beta2": 0.9, "log_summaries": 1}
     with caplog.at_level(logging.INFO, "cstorch"):
         made = optim.configure_optimizer(name, [nn.Parameter(torch.ones(2))], **given)

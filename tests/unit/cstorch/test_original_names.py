@@ -1,4 +1,4 @@
-"""What programs of release 2 use of the original's further modules, on a CS system and on this CPU."""
+"""Further modules of the original that programs of release 2 use, on a CS system and on this CPU."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_listeners_summarize_tensors(on_each: str, tmp_path: Path) -> None:
 
 
 def test_a_rule_of_the_program_replaces_an_operation(on_each: str) -> None:
-    """On the CS system alone; torch has its own rules on a CPU."""
+    """Only the CS system checks this; torch has its own rules on a CPU."""
     calls: list[torch.Tensor] = []
 
     @cstorch.register_decomposition(torch.ops.aten.addmm)

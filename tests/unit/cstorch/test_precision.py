@@ -203,7 +203,7 @@ class Images(nn.Module):
 
 
 def test_a_mixed_step_takes_tensors_of_16_bits() -> None:
-    """As loaders of programs give them that cast to the 16-bit type themselves."""
+    """Some loaders cast to the 16-bit type themselves."""
     torch.manual_seed(4)
     alone, x = Images(lambda x: x), torch.randn(2, 3, 4, 4).half()
     model = Images(torch.Tensor.half)

@@ -64,7 +64,7 @@ MORE = [
 
 @dataclass
 class Groups:
-    """What a schedule needs of an optimizer."""
+    """The part of an optimizer that a schedule needs."""
 
     param_groups: list[dict[str, Any]] = field(
         default_factory=lambda: [{"params": [torch.ones(2)], "lr": 0.9}]
@@ -182,7 +182,7 @@ def test_a_step_that_is_traced_once_follows_every_schedule() -> None:
 
 
 def test_a_step_follows_the_schedule_of_groups_without_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a program freezes all that its first group would have; values are on the device too."""
+    """A program may freeze the whole first group; values are on the device too."""
     monkeypatch.setattr("cstorch.program.Program.uses_cs", True)
     groups = [{"params": [], "lr": 0.9}, {"params": [to_device(torch.ones(2))], "lr": 0.9}]
     schedule = lr_scheduler.LinearLR(Groups(groups), 1.0, 0.0, total_iters=4)

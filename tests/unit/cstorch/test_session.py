@@ -102,7 +102,7 @@ class Training:
         return loss
 
     def losses(self) -> list[float]:
-        """Of one epoch, read behind the update."""
+        """The values are those of one epoch, read after the update."""
         with cbtorch.Session(self.loader, "train"):
             return [self.step(batch).item() for batch in self.loader]
 
@@ -122,7 +122,7 @@ class Training:
 def test_optimizers_train_as_on_a_cpu(
     system: RunningSystem, make: Callable[..., torch.optim.Optimizer], arguments: dict[str, Any]
 ) -> None:
-    """Those of torch.optim to PyTorch's numbers, state that only their first step makes included."""
+    """Optimizers of torch.optim compute PyTorch's numbers, including state that their first step creates."""
     expected = Training(make, **arguments).losses()
     Program.reset()
     cbtorch.initialize(cs_ip=system.address)
@@ -206,7 +206,7 @@ def test_an_optimizer_clips_and_has_what_schedules_are_made_on(system: RunningSy
     """A program's clipper is called before the update; PyTorch's schedules are made on `_optimizer`."""
 
     class Clipped(torch.optim.SGD):
-        """On this CPU a program clips itself."""
+        """Clip the gradients, which a program does itself on this CPU."""
 
         def step(self, closure: Any = None) -> Any:
             torch.nn.utils.clip_grad_norm_([p for g in self.param_groups for p in g["params"]], 0.1)
@@ -286,7 +286,7 @@ def test_an_optimizer_of_torch_counts_the_steps_of_its_state(training: Training)
 def test_declared_schedules_count_the_steps_of_their_optimizer(
     system: RunningSystem, calls_step: bool
 ) -> None:
-    """Those of releases 1.x, one behind the other; a loaded optimizer goes on in them."""
+    """Schedules of releases 1.x run in sequence; a loaded optimizer continues in them."""
     expected = [0.1, 0.05, 0.3, 0.2, 0.1, 0.1]
 
     def prepared() -> tuple[Training, list[Any]]:
@@ -327,7 +327,7 @@ def test_declared_schedules_count_the_steps_of_their_optimizer(
 
 @pytest.mark.parametrize("given", [(False,), (True,), ()])
 def test_a_declared_schedule_may_count_all_steps(given: tuple[bool, ...]) -> None:
-    """By `disable_lr_steps_reset`, which programs of releases 1.x give behind the arguments of a schedule."""
+    """`disable_lr_steps_reset` may follow the arguments of a schedule in programs of releases 1.x."""
     optimizer = optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
     named = {} if given else {"disable_lr_steps_reset": True}
     cbtorch.optim.lr_scheduler.Constant(optimizer, 0.5, 2, *given, **named)
@@ -359,7 +359,7 @@ def rates_of_steps(optimizer: torch.optim.Optimizer, steps: int) -> list[list[fl
     ],
 )
 def test_schedules_that_two_generations_name_alike_count_steps(name: str, arguments: tuple[Any, ...]) -> None:
-    """Of an optimizer of the session API, also through the module of later releases."""
+    """The optimizer is that of the session API or of the module of later releases."""
     plain = optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
     stepped = getattr(cstorch.optim.lr_scheduler, name)(plain, *arguments)
     expected = []
@@ -397,7 +397,7 @@ def test_schedules_are_scaled_for_groups_or_chained() -> None:
 def test_a_program_that_loads_its_optimizer_continues_bit_for_bit(
     system: RunningSystem, make: Callable[..., torch.optim.Optimizer]
 ) -> None:
-    """With a schedule, masks of dropout, and the input of the next step; the optimizer is PyTorch's own."""
+    """The step has a schedule, dropout masks and the next input; the optimizer is PyTorch's own."""
 
     def trained(saved: Any, steps: int) -> Any:
         Program.reset()
@@ -523,7 +523,7 @@ def test_calls_in_the_wrong_place_are_refused(training: Training) -> None:
 
 
 def test_closures_may_hold_their_tensors(training: Training) -> None:
-    """As `session.add_step_closure(lambda: ...)` is often called: nothing is passed."""
+    """`session.add_step_closure(lambda: ...)` is often called without arguments."""
     seen: list[tuple[float, float]] = []
     cm.set_run_config(3, 0, 1)
     with cbtorch.Session(training.loader, "train") as session:

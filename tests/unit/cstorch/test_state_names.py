@@ -1,4 +1,4 @@
-"""What the state of a step is called that no model has."""
+"""Names of the state of a step that belongs to no model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_optimizers_schedules_and_scale_have_their_own_names() -> None:
 
 
 def test_a_metric_in_a_model_is_no_state_of_the_model() -> None:
-    """So a step that only counts is no training."""
+    """A step that only counts is no training step."""
 
     class Classifier(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a step may do with tensors of the device, and what it may not."""
+"""Allowed and refused operations on tensors of the device in a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker's process loads."""
+"""Modules that a worker's process loads."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def commands(page: Path) -> Iterator[Command]:
 
 
 def _of_words(page: str, number: int, words: list[str]) -> Iterator[Command]:
-    """What a line runs one after the other, without assignments before it."""
+    """Return the commands of a line in sequence, without leading assignments."""
     part: list[str] = []
     for word in [*words, ";"]:
         if word in (";", "&&", "&", "|", ">", "2>"):

@@ -182,7 +182,7 @@ def test_the_readme_is_short_and_shows_pictures_of_modest_size() -> None:
 
 
 def test_messages_of_the_page_on_troubles_are_messages_of_ours() -> None:
-    """What a heading has between `...` is in one string of our sources."""
+    """The text between `...` in a heading is in one string of our sources."""
     sources = "".join(
         file.read_text() for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))
     )

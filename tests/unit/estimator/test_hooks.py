@@ -157,7 +157,7 @@ def test_a_saver_hook_decides_when_checkpoints_are_written(
 def test_early_stopping_on_the_loss(
     tiny: Tiny, tiny_input: InputFn, named: Any, cs_ip: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On the CS system some steps later: it is ahead of what comes back."""
+    """On the CS system this happens some steps later, since it computes ahead of its results."""
     caplog.set_level(logging.INFO)
     estimator, hook = tiny(model_fn=named, cs_ip=cs_ip), Watching(stop_at=4)
     estimator.train(tiny_input, max_steps=100_000, hooks=[hook])
@@ -206,7 +206,7 @@ def test_rules_of_early_stopping(tiny: Tiny, make: Callable[..., Any], limit: fl
 
 
 def asks(hook: Any) -> bool:
-    """Whether a hook asks to stop behind a step."""
+    """Return whether a hook asks to stop after a step."""
     context = train.SessionRunContext(train.SessionRunArgs(None), None)
     hook.after_run(context, train.SessionRunValues(3, None, None))
     return bool(context.stop_requested)

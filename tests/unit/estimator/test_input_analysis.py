@@ -1,4 +1,4 @@
-"""What a program with an estimator hands over to the analyzer."""
+"""The input that a program with an estimator passes to the analyzer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the front end makes of a dynamic loss scale."""
+"""Dynamic loss scales in the front end."""
 
 from __future__ import annotations
 

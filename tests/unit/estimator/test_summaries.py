@@ -1,4 +1,4 @@
-"""What a training leaves for TensorBoard beside numbers: the same here and on the CS system."""
+"""Summaries for TensorBoard other than numbers: the same here and on the CS system."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_a_step_leaves_out_is_named_once_with_its_line(
     tiny_model: Callable[..., EstimatorSpec],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What TensorFlow's own functions check, as metrics do, is not the user's."""
+    """Checks in TensorFlow's own functions, such as metrics, are not the user's."""
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
         features = v1.Print(features, [features], "printed")

@@ -88,7 +88,7 @@ def sequential_burn() -> Any:
 
 
 def parallel_compute() -> Any:
-    """As many threads compute as there are CPUs."""
+    """A pipeline with one thread per CPU."""
     return numbers().map(compute(4), num_parallel_calls=AUTOTUNE).batch(8, drop_remainder=True)
 
 
@@ -118,7 +118,7 @@ def interleaved() -> Any:
 
 
 def cached() -> Any:
-    """What is dear is done once."""
+    """The expensive work is done once."""
     dataset = tf.data.Dataset.range(64).map(burn(5000)).cache()
     return dataset.repeat().map(burn(1500)).repeat().batch(8, drop_remainder=True)
 

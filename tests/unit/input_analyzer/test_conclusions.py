@@ -204,7 +204,7 @@ ESTIMATED = 1_270_553.1
 def test_published_rates_of_fc_mnist_are_judged_input_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float, bound: bool
 ) -> None:
-    """As the analyzer itself concludes from measured copies; input that is faster by enough is not bound.
+    """The verdict is that of the analyzer; an input that is faster by enough is no bottleneck.
 
     Five nodes with 16 tasks, the chief among them, deliver so many times the published rate.
     """

@@ -1,4 +1,4 @@
-"""What is said of processes that show no sign of life, or have ended."""
+"""Messages about processes that hang or have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from input_analyzer.measure.link import Order
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
-    """Of a process that has ended."""
+    """Messages about a process that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
     (tmp_path / "out").touch()

@@ -1,4 +1,4 @@
-"""What is told of an error that an input function raises."""
+"""Reports of errors that an input function raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two readers of an input have in common, told by digests."""
+"""Common records of two readers of an input, by digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes are measured to give."""
+"""Measured gains of changes."""
 
 from __future__ import annotations
 

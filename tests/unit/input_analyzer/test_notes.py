@@ -1,4 +1,4 @@
-"""What takes from the trust in measurements is said of those that it holds for."""
+"""Reasons to distrust measurements are reported with the measurements that they affect."""
 
 from __future__ import annotations
 

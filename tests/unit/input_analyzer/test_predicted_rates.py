@@ -52,7 +52,7 @@ KNOWN = [case for case in CASES if case.costs]
 
 
 def by_name(case: Any) -> str:
-    """For the names of tests."""
+    """Return the name of a test."""
     return str(case.name)
 
 
@@ -72,7 +72,7 @@ def test_the_bottleneck_follows_from_times_and_threads(case: Any, cpus: int) -> 
 
 @cache
 def start(name: str, folder: Path) -> Launch:
-    """How the analyzer starts a pipeline."""
+    """Start a pipeline as the analyzer does."""
     environment = {**os.environ, "PIPELINES_DATA": str(folder)}
     environment = program_environment(environment, this_toolkit()).apply(environment)
     words = (sys.executable, "-m", "input_analyzer.function_program", f"{FILE}:{name}")
@@ -90,12 +90,12 @@ def examine(name: str, folder: Path) -> ExaminedInput:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For the files that pipelines read."""
+    """A folder for the files that pipelines read."""
     return tmp_path_factory.mktemp("data")
 
 
 def run(launch: Launch, examined: ExaminedInput, cpus: tuple[int, ...]) -> dict[tuple[int, int], Point]:
-    """Of every layout the median of several rounds; all layouts are in every round."""
+    """Measure the median rate of every layout over interleaved rounds."""
     found: dict[tuple[int, int], list[Measurement]] = {}
     for _ in range(ROUNDS):
         for plan in PLANS:

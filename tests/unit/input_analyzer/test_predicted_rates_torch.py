@@ -55,7 +55,7 @@ def test_the_bottleneck_follows_from_times_and_workers(case: Any) -> None:
 
 
 def measured(launch: Launch, cpus: tuple[int, ...]) -> dict[tuple[int, int], Point]:
-    """Of every layout the fastest of several rounds: other programs only ever take CPUs away."""
+    """Measure the fastest rate of every layout over rounds: other programs only take CPUs away."""
     points: dict[tuple[int, int], Point] = {}
     for plan in ROUNDS * PLANS:
         for one in Rates(Effort(1.0, 3.0), None, cpus).measure(launch, plan, lambda doing, part: None):

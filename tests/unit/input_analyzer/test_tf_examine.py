@@ -1,4 +1,4 @@
-"""What two workers share, told by the records that they read."""
+"""Common records of two workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of_generator(first: int, step: int, content: Callable[[int], int] = lambda k
 
 
 def told() -> tuple[int, int]:
-    """What a worker finds in its environment: its index, their number."""
+    """Return the environment of a worker: its index and their number."""
     index, workers = os.environ.get("WORKER", "0 1").split()
     return int(index), int(workers)
 

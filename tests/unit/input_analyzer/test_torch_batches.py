@@ -1,4 +1,4 @@
-"""What is seen of the batches of a torch DataLoader: their arrays, names, bytes and samples."""
+"""Batches of a torch DataLoader: their arrays, names, bytes and samples."""
 
 from __future__ import annotations
 

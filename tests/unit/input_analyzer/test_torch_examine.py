@@ -1,4 +1,4 @@
-"""What tasks and worker processes of a torch input share, told by what they read."""
+"""Common records of tasks and worker processes of a torch input."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def bare(dataset: Any, shard: Shard = ALONE, **arguments: Any) -> Any:
 
 
 def examined(make: Callable[[Shard], Any], seconds: float = 0.0) -> Examination:
-    """What is found out of the loaders that a function makes for a worker."""
+    """Examine the loaders that a function makes for a worker."""
     program = InputProgram("torch", make, make, lambda shard: iter(()))
     wanted = Order(purpose="examine", socket="", stage_seconds=seconds, cpus_per_task=2)
     return examine(program, wanted, lambda doing: None)
@@ -96,13 +96,13 @@ def found(make: Callable[[Shard], Any], seconds: float = 0.0) -> dict[str, Findi
 
 
 def judged(made: Any, facts: Any = None, batch: bool = True, **context: Any) -> dict[str, Finding]:
-    """What the rules say of a loader, without reading more than one batch of it."""
+    """Return the findings about a loader, reading at most one batch."""
     pipeline = read_pipeline(made, _first_batch(made) if batch else None, facts)
     return {finding.id: finding for finding in find(pipeline, Context(**context))}
 
 
 def _first_batch(made: Any) -> Any:
-    """As a worker makes it, without one."""
+    """Return the loader as a worker makes it."""
     dataset = made.dataset
     records = iter(dataset) if isinstance(dataset, IterableDataset) else (dataset[i] for i in range(1000))
     if made.batch_size is None:
@@ -111,7 +111,7 @@ def _first_batch(made: Any) -> Any:
 
 
 def times(cpu: float, wait: float = 0.0, collate: float = 0.0, sampler: float = 0.0) -> dict[str, StageTime]:
-    """Those of all stages, microseconds a sample."""
+    """Return the times of all stages in microseconds per sample."""
     return {
         "sampler": StageTime("sampler", sampler, 0.0),
         "getitem": StageTime("getitem", cpu, wait),

@@ -129,7 +129,7 @@ class Nap(Burn):
 
 
 class Compose:
-    """As torchvision has it."""
+    """A transform as in torchvision."""
 
     def __init__(self, transforms: list[Callable[[Any], Any]]) -> None:
         self.transforms = transforms
@@ -162,7 +162,7 @@ def slow_collate(records: list[Any]) -> Any:
 
 
 def loader(dataset: Any, **arguments: Any) -> Any:
-    """With batches of 4 and nothing to be found where that is not the point."""
+    """Return a loader with batches of 4 and without other findings."""
     return DataLoader(dataset, **{"batch_size": 4, "drop_last": True, **arguments})
 
 

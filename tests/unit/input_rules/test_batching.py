@@ -1,4 +1,4 @@
-"""What is said of data that end, of those that do not, and of those of which nobody knows."""
+"""Findings about finite, infinite and unknown datasets."""
 
 from __future__ import annotations
 

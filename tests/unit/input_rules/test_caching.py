@@ -1,4 +1,4 @@
-"""What is said of caches, against the memory and of several workers."""
+"""Findings about caches, by memory and for several workers."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_both_findings_are_reported_where_both_are_true() -> None:
 
 
 def test_smaller_batches_within_are_no_matter() -> None:
-    """What is batched again, or checked, has one size; of batches of batches both count."""
+    """Rebatched or checked elements have one size; batches of batches multiply."""
     assert found(lambda: whole(numbers().batch(8).unbatch())) == []
     assert found(lambda: numbers().repeat().batch(4).map(lambda x: tf.ensure_shape(x, [4]))) == []
     assert len(found(lambda: whole(numbers().batch(8)))) == 1

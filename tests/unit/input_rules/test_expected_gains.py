@@ -1,4 +1,4 @@
-"""What changes are expected to give, by the times of the stages."""
+"""Expected gains of changes from the times of the stages."""
 
 from __future__ import annotations
 

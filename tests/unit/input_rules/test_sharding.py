@@ -1,4 +1,4 @@
-"""What is said of shards: workers that read the same records, shards that come late, files among workers."""
+"""Findings about shards: workers that read the same records, late shards, files among workers."""
 
 from __future__ import annotations
 

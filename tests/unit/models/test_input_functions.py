@@ -28,7 +28,7 @@ def _no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def findings(modules: Modules, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
-    """What is found in training and evaluation by two workers."""
+    """Findings about training and evaluation with two workers."""
     program = modules["run"].PROGRAM
     params = program.merge_params(program.parse_arguments(["-m", "train", *arguments]))
     found: list[str] = []

@@ -39,7 +39,7 @@ CHECKPOINT_STEPS, EVAL_STEPS = 3, 4
 
 
 def make_loader(params):
-    """What each worker calls."""
+    """The input function that each worker calls."""
     x = torch.randn(params["rows"], 6, generator=torch.Generator().manual_seed(3))
     rows = [
         i

@@ -83,7 +83,7 @@ def test_the_impossible_has_an_empty_menu() -> None:
 
 @pytest.mark.parametrize("letter", LETTERS)
 def test_labels_agree(letter: str) -> None:
-    """Where adapters cost more than all else, in far more numbers than those of the smallest rectangles."""
+    """Adapters dominate the cost for far more tiles than the smallest rectangles have."""
     graph, target = replace(graphs()[letter], wadapter=1e6), 2.0 * least_time(letter)
     menus = menus_of(graph, target)
     labels = labels_of(graph, menus, target)
@@ -125,7 +125,7 @@ def test_rectangles_of_given_numbers_keep_them(letter: str) -> None:
 
 
 def test_annealing_keeps_the_books() -> None:
-    """What the annealing says of its best floorplan is what the scorer says of the solution."""
+    """The objective of the annealing equals the score of its solution."""
     graph, target = graphs()["Q"], 20.0 * least_time("Q")
     menus = menus_of(graph, target)
     labels = [one[0] for one in menus]

@@ -80,7 +80,7 @@ def test_adapters_are_reduced_when_they_cost() -> None:
 
 
 def test_kernels_agree_where_adapters_are_dear() -> None:
-    """Of three numbers at each of 11 edges; floorplans without regard to adapters leave 15 and more."""
+    """There are 33 numbers at edges; floorplans without regard to adapters mismatch in 15 and more."""
     paid = solve(graph_of(9, wadapter=3000), 60, moves_per_round=50)
     assert paid.score.adapters <= 4
     assert paid.score.legal

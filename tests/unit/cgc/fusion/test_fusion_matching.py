@@ -41,7 +41,7 @@ def binary(result: str, op: str, lhs: str, rhs: str) -> str:
 
 
 def matches(pattern: CompiledPattern, module: ModuleOp) -> list[dict[str, str]]:
-    """For each root that the pattern fits: the names in the pattern and those in the program."""
+    """Return, for each matching root, the names in the pattern and those in the program."""
     (function,) = (op for op in module.walk() if isinstance(op, FuncOp))
     found = []
     for op in function.body.block.ops:

@@ -1,4 +1,4 @@
-"""What programs write out is found, and computes the same numbers before and after."""
+"""Written-out layers are fused, and compute the same numbers before and after."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written_out_softmax(x: Any) -> Any:
 
 
 def position_sum(x: Any, rows: int) -> Any:
-    """With the last five rows of a table, as places of a sequence pick them."""
+    """The last five rows of a table are used, as positions of a sequence select them."""
     return x + tf.gather(2.0 * p.variable("table", [rows, 8]), tf.range(rows - 5, rows))
 
 

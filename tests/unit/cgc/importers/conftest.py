@@ -24,7 +24,7 @@ tf1 = tf.compat.v1
 
 @dataclass(frozen=True)
 class Trace:
-    """What some steps gave: every output of every step, and the variables after the last."""
+    """Every output of every step, and the variables after the last."""
 
     outputs: list[dict[str, np.ndarray]]
     variables: dict[str, np.ndarray]

@@ -141,7 +141,7 @@ def test_constants_of_any_size(name: str, graph: tf.Graph, both_ways: Callable[.
 
 
 def test_float64_in_a_function(graph: tf.Graph, both_ways: Callable[..., Any]) -> None:
-    """What an argument was made of is known behind the call as well."""
+    """The origin of an argument is known after the call as well."""
 
     @tf.function(autograph=False)
     def scaled(x: Any, apart: Any) -> Any:

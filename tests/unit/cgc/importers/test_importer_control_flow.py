@@ -151,7 +151,7 @@ def loop_that_data_ends_with_branches_and_assignments(x: Any, w: Any) -> Any:
 
 @program
 def sequences_of_different_lengths(x: Any, w: Any) -> Any:
-    """As tf.compat.v1.nn.dynamic_rnn: as many turns as the longest sequence has steps."""
+    """As in tf.compat.v1.nn.dynamic_rnn, the longest sequence determines the number of iterations."""
     lengths = tf.reduce_sum(tf.cast(x[:, :2] > 0.8, tf.int32), 1) + 1
     array = tf.TensorArray(tf.float32, size=5, element_shape=[8, 6])
 

@@ -199,7 +199,7 @@ CASES = [
 def values_and_gradients(
     build: Callable[..., Any], inputs: Sequence[Any], rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Of a loss with another gradient at each element, so that none can be mistaken for its neighbor's."""
+    """The loss has a different gradient at each element, so that none can be mistaken for its neighbor's."""
     value = build(*inputs)
     weights = rng.normal(size=value.shape).astype(np.float32)
     gradients = tf1.gradients(tf.reduce_sum(tf.sin(value) * weights), inputs)

@@ -40,7 +40,7 @@ def test_layers_by_name(name: str, layer: LayerPath) -> None:
 
 
 def made_in(module: ModuleOp) -> dict[LayerPath, list[str]]:
-    """What each layer is made of; every op says which it is of."""
+    """Every layer is imported as its ops, and every op names its layer."""
     found = defaultdict(list)
     for op in module.walk():
         if isinstance(op, CirhOp):

@@ -1,4 +1,4 @@
-"""What the imported module looks like: names, order, aliases, debug attributes, what is left out."""
+"""The imported module: names, order, aliases, debug attributes, omitted ops."""
 
 from __future__ import annotations
 

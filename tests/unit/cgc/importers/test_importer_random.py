@@ -35,7 +35,7 @@ BUILDERS = {**NORMALS, **TRUNCATED, **WHOLE, **CLASSES}
 
 @pytest.fixture(scope="module")
 def drawn() -> list[dict[str, np.ndarray]]:
-    """What three steps draw: number 0, number 1, and number 0 once more."""
+    """Return the random numbers of three steps: step 0, step 1, and step 0 once more."""
     with tf.Graph().as_default() as graph:
         step = tf1.train.create_global_step()
         outputs = {name: build() for name, build in BUILDERS.items()}

@@ -274,7 +274,7 @@ def test_every_family_has_a_description() -> None:
 
 
 def test_every_family_of_the_folder_is_in_the_order() -> None:
-    """Its record has its name in capitals and is next to its rule; no record is missing in the order."""
+    """The record of a family has its name in capitals and is next to its rule; the order is complete."""
     folder = Path(families.__file__).parent
     found = {}
     for path in folder.glob("[!_]*.py"):
@@ -291,7 +291,7 @@ IMAGE = {"rows_per_start": 256, "copies": 256, "lines": 256, "line_elements": 25
 
 
 def convolution(**changes: int) -> Configurations:
-    """Of 3 x 3 and 32 channels on images of 256 x 256, as in the published U-Net."""
+    """The convolution has 3 x 3 and 32 channels on images of 256 x 256, as in the published U-Net."""
     sizes = {"rows": 256 * 256, "inputs": 9 * 32, "outputs": 32, **IMAGE}
     return configurations(Kernel("k", "convolution", {**LAYER, **sizes, "resident_bytes": 0, **changes}))
 

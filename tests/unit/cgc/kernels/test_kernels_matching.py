@@ -303,7 +303,7 @@ def test_a_constant_that_two_kernels_share_is_no_stream_between_them() -> None:
 
 
 def test_a_number_that_two_kernels_repeat_is_not_held_repeated() -> None:
-    """Of a loss scale each kernel gets one number, not a tensor as large as all gradients of a batch."""
+    """Each kernel gets the loss scale as one number, not as a tensor as large as all gradients of a batch."""
     rows = "tensor<4096x4096xf32>"
     sums = "tensor<4096x1xf32>"
     graph = matched(

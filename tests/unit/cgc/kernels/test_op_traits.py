@@ -1,4 +1,4 @@
-"""What every op says of itself (`CirhOp.TRAITS`), held against what it computes."""
+"""The traits of every op (`CirhOp.TRAITS`) are checked against its computed values."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_exact_ops_give_elements_of_their_operands(name: str) -> None:
 
 
 def _is_even(name: str) -> bool:
-    """Whether all operands of a case are numbers or have the shape of the results."""
+    """Return whether all operands of a case are numbers or have the shape of the results."""
     shape = shape_of(made(name).results[0])
     return all(argument[0] in ((), shape) for argument in CASES[name][0])
 

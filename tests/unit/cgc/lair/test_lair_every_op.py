@@ -209,7 +209,7 @@ def built(make: Make, arguments: Sequence[Values]) -> CirhOp:
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, list[Values]]:
-    """What every case gives under JAX; one program, since to compile it is what takes the time."""
+    """Compute the results of every case with JAX in one program, since compiling takes most of the time."""
     cases = {name: (make, [np.asarray(value) for value in arguments]) for name, make, arguments in CASES}
     ops_of_cases = {name: built(make, arguments) for name, (make, arguments) in cases.items()}
 

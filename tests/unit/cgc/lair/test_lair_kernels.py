@@ -290,7 +290,7 @@ def chain(pairs: int) -> ModuleOp:
 
 
 def test_work_of_fusing_a_chain_grows_as_its_length(calls: Callable[..., int]) -> None:
-    """What is fused moves; were it copied again for each op, thousands of ops would take minutes."""
+    """Fused ops are moved; copying them for each op would take minutes for thousands of ops."""
     short, module = chain(100), chain(400)
     few = calls(lambda: LairFusePass().apply(Context(), short))
     assert calls(lambda: LairFusePass().apply(Context(), module)) < 5 * few

@@ -1,4 +1,4 @@
-"""Where sequences of ops are cut."""
+"""Cuts of sequences of ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cgc.layers.cut import Sequenced, layer_boundaries
 
 
 def boundaries(labels: str, weights: dict[str, int], live: dict[str, int]) -> list[int]:
-    """Of ops named by letters; `live` is what crosses behind an op."""
+    """Build a sequence of ops named by letters; `live` is the data that crosses after an op."""
     live_bytes = [0, *(live.get(label, 100) for label in labels[:-1]), 0]
     return layer_boundaries(Sequenced(labels, [weights.get(label, 0) for label in labels], live_bytes))
 

@@ -1,4 +1,4 @@
-"""What layers need on the wafer: bytes from the schedule, places for each kind of layer."""
+"""Memory of layers on the wafer from the schedule, and placements of each kind of layer."""
 
 from __future__ import annotations
 

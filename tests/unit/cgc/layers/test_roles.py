@@ -1,4 +1,4 @@
-"""What crosses from the wafer to MemoryX."""
+"""Tensors that cross from the wafer to MemoryX."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def normal(rng, *shape):
 
 
 def group_norm(x, scale, offset, groups, epsilon):
-    """In float64; layer norm of `[..., C]` is that of one group of places of one."""
+    """Compute group norm in float64; layer norm of `[..., C]` is that of one group of one position."""
     shape = tf.shape(x)
     grouped = tf.reshape(x, (shape[0], -1, groups, shape[-1] // groups))
     mean, variance = tf.nn.moments(grouped, [1, 3], keepdims=True)

@@ -203,7 +203,7 @@ def test_extremes_of_no_elements_are_infinite_as_in_tensorflow(run_op, kind, sig
 
 @pytest.mark.parametrize("kind", ["ADD", "MEAN"])
 def test_16_bit_sums_do_not_overflow_or_stall_on_the_way(run_op, kind):
-    """In float16 itself the sum would stop growing at 2048, and the mean overflow at 65504."""
+    """In float16 the sum would stop growing at 2048, and the mean overflow at 65504."""
     x = np.full(4096, 1 if kind == "ADD" else 100, np.float16)
     assert run_op(lambda v: ops.ReduceOp(v, kind, [0]), x).item() == (4096 if kind == "ADD" else 100)
 

@@ -16,7 +16,7 @@ LR, BETA1, BETA2, EPSILON, DECAY = 0.01, 0.9, 0.99, 1e-3, 0.1
 
 @pytest.mark.parametrize("decay", [0.0, DECAY])
 def test_adam_for_ten_steps(run_op: Any, decay: float) -> None:
-    """With an epsilon that is as large as roots of v, so that it shows where it is added."""
+    """The epsilon is as large as roots of v, so that its position in the formula matters."""
     param, *grads = (np.random.default_rng(3).standard_normal((11, 7, 5)) * 0.01).astype(np.float32)
     tensor = torch.nn.Parameter(torch.tensor(param))
     optimizer = torch.optim.AdamW([tensor], LR, (BETA1, BETA2), EPSILON, weight_decay=decay)

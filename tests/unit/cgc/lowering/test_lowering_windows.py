@@ -116,7 +116,7 @@ def test_gradient_by_the_kernel_of_large_images(
 
 
 def repeated(op: Any, prepare: Callable[[Any], Any], *operands: Array) -> str:
-    """What XLA makes of an op in a loop, the first operand prepared in each turn."""
+    """Compile an op in a loop, the first operand prepared in each iteration, and return XLA's program."""
 
     def loop(first: Any, *others: Any) -> Any:
         def turn(_: Any, x: Any) -> Any:
@@ -234,7 +234,7 @@ WINDOWS = [
 
 
 def windows_of(x: Array, window: Any) -> Any:
-    """For each place of the result, the rows and columns of x that its window covers."""
+    """Return, for each position of the result, the rows and columns of x that its window covers."""
     ksize, strides, padding = window
     counts = [
         (size + low + high - length) // stride + 1

@@ -91,7 +91,7 @@ def test_activations_that_do_not_fit_go_through_in_micro_batches_and_weights_com
 
 
 def test_micro_batches_are_as_many_as_copies_share_best() -> None:
-    """Of 10 samples 4 fit; two copies compute 10 in five turns of two, or in three times two turns."""
+    """4 of 10 samples fit; two copies compute 10 in five steps of two, or in three times two steps."""
     found = estimate(layer(1, 1, copies=2), layer(1, 1, copies=2), batch=10, peak=int(2.4 * ROOM))
     assert (found.micro_batches, found.samples_per_micro_batch) == (5, 2)
     assert found.parts["compute"] == pytest.approx(5 * 4)

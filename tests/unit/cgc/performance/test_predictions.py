@@ -78,7 +78,7 @@ def test_parameter_files_are_the_published_networks(name: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PUBLISHED_FILES)
 def test_parameter_files_compile_to_the_published_figures(name: str) -> None:
-    """What `--mode=compile_only` of a parameter file says is what is published."""
+    """The predictions of `--mode=compile_only` for parameter files are the published rates."""
     row, overall = ROWS[name], report_of(*PUBLISHED_FILES[name])["overall"]
     assert overall["samples_per_s"] == pytest.approx(row.samples_per_s, rel=0.01)
     if row.active_pes is not None:

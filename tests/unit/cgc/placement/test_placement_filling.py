@@ -96,7 +96,7 @@ def test_deeper_networks_fall_smoothly_with_the_third_power_of_their_depth(part:
 
 
 def test_a_sample_at_a_time_must_fit(part: Fabric) -> None:
-    """What is refused has no room for the activations of one sample, and says how much that is."""
+    """A refused network has no room for the activations of one sample, and the error gives their size."""
     graph = network(80, stash_bytes=200 * LAYER["stash_bytes"])
     with pytest.raises(PlacementError, match="do not fit together: at their smallest they take") as error:
         place(graph, part)

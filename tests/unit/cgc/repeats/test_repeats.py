@@ -1,4 +1,4 @@
-"""What repeats in a step is rewritten once, and the result is that of the passes on the whole step."""
+"""Repeated blocks of a step are rewritten once, with the result of the passes on the whole step."""
 
 from __future__ import annotations
 

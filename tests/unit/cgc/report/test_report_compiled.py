@@ -1,4 +1,4 @@
-"""What a report says of the compilation, its sums by family, and what of it is the same every time."""
+"""The compile section of a report, its sums by family, and its reproducible part."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_labels_never_cover_another_kernel_or_label() -> None:
 
 
 def test_a_flat_kernel_between_wide_ones_is_named_next_to_its_end(fabric: Fabric) -> None:
-    """As the one that bounds the speed of FC-MNIST: a row of PEs between two fully connected kernels."""
+    """The kernel is a row of PEs between two fully connected kernels, as the bottleneck of FC-MNIST."""
     rects = [Rect(9, 0, 135, 15), Rect(0, 15, 152, 1), Rect(12, 16, 129, 11)]
     window = used_window(rects, fabric, WIDTH)
     assert window is not None

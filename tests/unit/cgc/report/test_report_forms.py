@@ -90,7 +90,7 @@ def test_the_verdict_names_kernel_line_and_limit(fabric: Fabric) -> None:
 
 
 def test_the_verdict_counts_kernels_that_are_just_as_slow(fabric: Fabric) -> None:
-    """Who makes only the named one faster gains nothing."""
+    """Making only the named kernel faster gains nothing."""
     report = report_of(fabric, compute=1024, transmission=1000)
     assert (report.pipelined.as_slow, report_of(fabric).pipelined.as_slow) == (1, 0)
     assert "kernel fc1 at model.py:12 (1 more just as slow) bounds the speed" in render_verdict(report)

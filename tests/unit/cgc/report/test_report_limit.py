@@ -1,4 +1,4 @@
-"""What limits the speed, on graphs that are really placed."""
+"""The bottleneck on placed graphs."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_generated_kernel_without_the_loops_that_take_its_time() -> None:
 
 
 def made_report(build: Callable[[SSAValue], Sequence[CirhOp]], elements: int) -> CompileReport:
-    """Of a kernel that is generated for what a function makes of 32 samples."""
+    """Return the program of a kernel that is generated for the function on 32 samples."""
     block = Block(arg_types=[tensor_type((32, elements), "float32")])
     made = build(*block.args)
     program = loop_program(lower_group(made, block.args, [made[-1].results[0]]))

@@ -1,4 +1,4 @@
-"""What would help the kernel that bounds the speed: every sentence is one of its cost function."""
+"""Suggestions for the bottleneck kernel: every sentence comes from its cost function."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .streamed_steps import Streamed, running_memoryx, stack_of_three
 
 @pytest.fixture(scope="session")
 def stack() -> Streamed:
-    """Of all tests: nothing changes it."""
+    """Return the stack of all tests, which nothing changes."""
     return stack_of_three()
 
 
@@ -37,13 +37,13 @@ def loaded(stack: Streamed, place: MemoryxConfig) -> Iterator[StreamedEngine]:
 
 @pytest.fixture
 def engine(stack: Streamed, memoryx: tuple[str, int], tmp_path: Path) -> Iterator[StreamedEngine]:
-    """With a state; weights and results travel as between machines."""
+    """Return an engine with a state; weights and results travel as between machines."""
     with loaded(stack, MemoryxConfig((memoryx,), tmp_path, maps_files=False)) as engine:
         yield engine
 
 
 @pytest.fixture
 def own(stack: Streamed, tmp_path: Path) -> Iterator[StreamedEngine]:
-    """With a state, and a MemoryX of its own."""
+    """Return an engine with a state and its own MemoryX."""
     with loaded(stack, MemoryxConfig((), tmp_path)) as engine:
         yield engine

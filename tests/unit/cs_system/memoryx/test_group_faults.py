@@ -162,7 +162,7 @@ def test_unauthenticated_peers_do_not_disturb_the_start(stack: Streamed, memoryx
 
 
 def test_a_full_disk_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -> None:
-    """And not what it does to the other wafers."""
+    """The error names this wafer, not the consequences for the others."""
     with running_memoryx(tmp_path) as (process, address):
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxConfig((address,)), 2)
@@ -171,7 +171,7 @@ def test_a_full_disk_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -
 
 
 def test_a_killed_memoryx_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -> None:
-    """And not what it does to the wafers."""
+    """The error names MemoryX, not the consequences for the wafers."""
     with (
         running_memoryx(tmp_path) as (process, address),
         group(stack, MemoryxConfig((address,)), 2) as engine,

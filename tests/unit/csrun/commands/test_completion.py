@@ -1,4 +1,4 @@
-"""What the Tab key completes, and how a user gets it."""
+"""Completions of the Tab key, and their installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an exception that nobody expected."""
+"""Unexpected exceptions of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor concludes from what a cluster and its nodes say."""
+"""Conclusions of the doctor from answers of a cluster and its nodes."""
 
 from __future__ import annotations
 

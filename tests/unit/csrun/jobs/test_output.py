@@ -1,4 +1,4 @@
-"""What a terminal shows of a task's bytes."""
+"""Output of tasks on a terminal."""
 
 from __future__ import annotations
 

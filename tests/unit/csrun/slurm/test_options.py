@@ -1,4 +1,4 @@
-"""What a user asks of Slurm beside nodes and tasks, and what his job is called there."""
+"""Options of Slurm in addition to nodes and tasks, and names of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a waiting user is told, from what squeue shows."""
+"""Messages for a waiting user from the output of squeue."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is learned from srun's stderr, and what of it is shown."""
+"""Events in srun's stderr, and the lines that are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused because it can never run on a cluster."""
+"""Jobs that can never run on a cluster are refused."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def _priority(text: str) -> str:
 
 @dataclass(frozen=True)
 class SpoolSurvey(Survey):
-    """What is known of the queue: the priority of the new job."""
+    """Return the state of the queue: the priority of the new job."""
 
     priority: str = "0"
 

@@ -4,10 +4,10 @@
 
 Two in float32: few large weights, as of 40 layers, and the state of a training, which is a GPT of 12 layers
 with AdamW: 740 tensors, vectors and scalars among them, at the size of GPT-2 small. A save writes a file that
-was not there, as programs do that number their checkpoints: in place of an older one PyTorch gets that one's
-memory, and ours keeps it until the new one is whole. It counts until the file is on the disk, whoever writes
-it. A load counts until every element was read once, because ours and safetensors' map the file. The ratio is
-to PyTorch, which saves numbers and nests too; safetensors, which saves tensors alone, stands beside.
+did not exist, as programs do that number their checkpoints: overwriting an older one, PyTorch reuses its
+memory, and ours keeps it until the new one is complete. It is timed until the file is on the disk. A load is
+timed until every element was read once, because ours and safetensors' map the file. The ratio is
+to PyTorch, which saves numbers and nests too; safetensors, which saves only tensors, is shown for comparison.
 """
 
 from __future__ import annotations

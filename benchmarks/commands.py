@@ -2,7 +2,7 @@
 
     python -m benchmarks.commands    # the rows of `make bench`
 
-Every run is a new process with a folder of its own for the results, so that nothing is found compiled. The
+Every run is a new process with its own folder for the results, so that nothing is found compiled. The
 parts end with lines of the log, which the processes write at once.
 """
 

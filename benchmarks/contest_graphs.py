@@ -61,7 +61,7 @@ def residual_network(
         weights: of the objective.
         features: output channels of the first stage; every stage doubles them.
         first_image: rows and columns of the first block's input; the second stage starts at 56 in any case.
-        convolutions: every convolution a node of its own, in place of blocks.
+        convolutions: every convolution a separate node, instead of blocks.
     """
     nodes = _Nodes([("input", f"n=[112 112 {features // 2}]")], [])
     last = 0

@@ -13,7 +13,7 @@ def stepping(engine: Any, chunk: tuple[np.ndarray, ...]) -> Callable[[int], None
 
     Args:
         engine: Has its program and its state.
-        chunk: Batches one behind the other, `[steps of a call, ...]` for each tensor.
+        chunk: Contiguous batches, `[steps of a call, ...]` for each tensor.
     """
     steps_of_call = len(chunk[0])
 

@@ -1,4 +1,4 @@
-"""cs_input_analyzer: time of an analysis, what its instrumentation costs, TensorFlow's profiler beside it.
+"""cs_input_analyzer: time of an analysis, cost of its instrumentation, compared with TensorFlow's profiler.
 
     python -m benchmarks.input_analysis [time] [overhead] [peers] [NAME ...]
 
@@ -203,7 +203,7 @@ class Profiled:
     """The findings of the profiler.
 
     Attributes:
-        operation: That with the largest self time, beside those that only wait.
+        operation: The one with the largest self time, except those that only wait.
         conclusion: The sentence that its page begins with.
         advice: Its hint for the kind of work that took longest.
         seconds: Of both processes, the one that reads and the one that analyzes.

@@ -5,7 +5,7 @@
 
 Each row is a parameter file of an example model with the sizes of the published network. Its step is traced
 by TensorFlow, imported, rewritten, matched, placed and estimated as in `--mode=compile_only`; only the
-executable is not made. A row runs in a process of its own, which gives its memory back.
+executable is not made. A row runs in a separate process, which gives its memory back.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def report_of(
 
 
 def predict(row: OverallRow) -> Prediction:
-    """Runs one row in a process of its own."""
+    """Run one row in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.performance_model", "--row", row.name],
         cwd=ROOT,

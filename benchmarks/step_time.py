@@ -1,6 +1,6 @@
 """Time of a training step: the compiled program in the system's engine against three ways of TensorFlow.
 
-All train the same model_fn on the same batches, which lie in memory. The contenders take turns, in rounds; a
+All train the same model_fn on the same batches in memory. The contenders take turns, in rounds; a
 ratio is the median over the rounds of our time over the best of the others in that round. All get the CPUs
 of this process.
 
@@ -33,10 +33,10 @@ from benchmarks.harness import Row, interleave, machine
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 CHUNK = 8
-"""Different batches; our engine gets them stacked, and makes so many steps a call."""
+"""Different batches; our engine gets them stacked, and makes that many steps a call."""
 
 SECONDS = 0.25
-"""About so long is one measurement."""
+"""The approximate duration of one measurement."""
 
 ROUNDS = 9
 MID_SIZE_ROUNDS = 5

@@ -47,7 +47,7 @@ class Measured:
 
 
 def measured(artifact: Path, folder: Path, *flags: str) -> Measured:
-    """Measures in a process of its own; `flags` are those of the module."""
+    """Measure in a separate process; `flags` are those of the module."""
     command = [sys.executable, "-m", "benchmarks.streamed_step", str(artifact), str(folder), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -2,7 +2,7 @@
 
 Each row is a parameter file of an example model with the sizes and the batch of a published training. Its
 step is traced by TensorFlow, imported, rewritten, cut into layers, placed and estimated as in a compilation;
-only the executables are not made. Every row runs in a process of its own, which gives its memory back.
+only the executables are not made. Every row runs in a separate process, which gives its memory back.
 
     python -m benchmarks.streaming_rates [NAME ...]    # some rows, or all; prints them
 """
@@ -116,7 +116,7 @@ def _predicted(name: str) -> float:
 
 
 def _predicted_here(published: Published) -> float:
-    """Samples per second of all systems: each has its share of the batch, and sums hide behind compute."""
+    """Samples per second of all systems: each has its share of the batch, and sums are hidden by compute."""
     from benchmarks.example_step import example_step
     from cgc.execution.compilation import CompileOptions, Stages, rewrite_step
     from cgc.execution.weight_streaming import estimate_streamed

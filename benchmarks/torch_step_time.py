@@ -1,6 +1,6 @@
 """Time of a PyTorch training step: the compiled program in the engine against eager and torch.compile.
 
-All train the same example network on the same batches, which lie in memory, with AdamW and clipping: ours as
+All train the same example network on the same batches in memory, with AdamW and clipping: ours as
 a program of cstorch is compiled, PyTorch with its fused AdamW. One process on one core; the contenders take
 turns, in rounds, and a ratio is the median over the rounds of our time over the better other one.
 
@@ -211,7 +211,7 @@ def on_one_core() -> None:
 
 
 def rows() -> list[Row]:
-    """A row for each network, and one for all; measured in a process of their own."""
+    """Return a row for each network, and one for all; measured in a separate process."""
     command = [sys.executable, "-m", "benchmarks.torch_step_time", "--json"]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     found: dict[str, Figures] = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
 """Weight streaming against the pipelined execution: memory of the wafer's process, step time, compile time.
 
-GPTs of one width and growing depth. Each measurement is a process of its own. Compiling begins with the
+GPTs of one width and growing depth. Each measurement is a separate process. Compiling begins with the
 traced step, in a process that has compiled nothing before, as every user's; the step is measured in a process
 that holds the wafer's part alone, as the CS system does, with MemoryX in another. The peak is the process's
 largest resident memory (VmHWM) after some steps, its compilation by XLA included.
@@ -26,7 +26,7 @@ from benchmarks.harness import Row, interleave
 from benchmarks.streamed_step import Measured, measured
 
 LAYERS, WIDTH, ROUNDS = (4, 8, 16, 32), 512, 5
-"""Processes that do one and the same differ by a tenth and more, in CPU seconds too: hence so many rounds."""
+"""CPU seconds of equal processes differ by a tenth and more: hence this many rounds."""
 BATCH, LENGTH = 4, 128
 WORST_STEP_TIME, WORST_COMPILE_TIME = 1.1, 1.3
 DEEPEST_PIPELINED = 16

@@ -1,6 +1,6 @@
 """The main job on real data: compile, train, evaluate and predict FC-MNIST on a simulated CS system.
 
-Run by `make demo`. Everything it writes lies in demo_out/; each command is printed before it runs, so that
+Run by `make demo`. All its files are in demo_out/; each command is printed before it runs, so that
 every step can be repeated by hand.
 """
 
@@ -89,7 +89,7 @@ def cs_system() -> Iterator[str]:
     ]  # fmt: skip
     print(f"$ {shlex.join(command)} 2> {log.relative_to(ROOT)} &", flush=True)
     with log.open("w") as stderr:
-        # A session of its own: Ctrl-C reaches the demo, which then ends the system in order.
+        # A separate session: Ctrl-C reaches the demo, which then ends the system in order.
         server = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
     try:
         deadline = time.monotonic() + SERVER_START_S

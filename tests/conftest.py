@@ -31,15 +31,15 @@ hypothesis.settings.load_profile("any machine")
 # of objects for garbage again and again, for a sixth of all the time of the tests.
 use_infrequent_collection()
 
-# Killed programs leave files: all of them lie in one folder, which goes with the tests. What tests wrote for
-# themselves stays where pytest keeps it.
+# Killed programs leave files: all of them are in one folder, which is removed with the tests. Files of tests
+# stay where pytest keeps them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     _temporary = TemporaryDirectory(prefix="csrun-tests-", ignore_cleanup_errors=True)
     Path(_temporary.name).chmod(0o711)  # everybody reaches munge's socket in it, or munge does not start
     os.environ["TMPDIR"] = tempfile.tempdir = _temporary.name
 
-# Neither the settings nor the list of jobs of whoever runs the tests.
+# Neither the settings nor the list of jobs of the user who runs the tests.
 _home = TemporaryDirectory(prefix="home-")
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _home.name
 
@@ -229,8 +229,8 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which groups are begun.
 
-    First what forks the worker processes of a torch DataLoader, before the threads of TensorFlow are there: a
-    child that is forked while one of them holds a lock may wait for it for ever. Then what takes long, then
+    First what forks the worker processes of a torch DataLoader, before the threads of TensorFlow exist: a
+    child that is forked while one of them holds a lock may wait for it forever. Then what takes long, then
     the largest groups.
     """
     sizes = Counter(_group(item.nodeid) for item in items)

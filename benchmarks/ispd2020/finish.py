@@ -29,7 +29,7 @@ class _Choice(NamedTuple):
 
 
 def solution_of(problem: ContestProblem, plan: Floorplan, stop: Stop) -> dict[str, Placed]:
-    """A solution in which every kernel lies in its piece, or near it where that is better for the wires."""
+    """Return a solution with every kernel in its piece, or near it where that is better for the wires."""
     graph = problem.graph
     pieces = problem.pieces(plan)
     options = [

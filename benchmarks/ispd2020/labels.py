@@ -51,7 +51,7 @@ class Menu:
         first: c' of the first convolution.
         last: k' of the convolution that makes the output.
         inputs: c', labels x convolutions.
-        outputs: k', likewise.
+        outputs: k' in the same form.
         width: tiles in x, not rotated.
         height: tiles in y, not rotated.
         time: cycles per sample.

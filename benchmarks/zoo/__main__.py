@@ -235,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.zoo", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="patterns of names, such as 'bert*'; all by default")
     parser.add_argument("--library", action="append", choices=ALL_LIBRARIES, help="all by default")
-    parser.add_argument("--every", type=int, default=1, help="run each so many-th architecture only")
+    parser.add_argument("--every", type=int, default=1, help="run only every N-th architecture")
     parser.add_argument(
         "--way",
         action="append",

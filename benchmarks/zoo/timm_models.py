@@ -173,7 +173,7 @@ def _timm() -> Any:
     sys.meta_path.append(finder)
     try:
         return importlib.import_module("timm")
-    finally:  # transformers asks whether torchvision is there
+    finally:  # transformers checks for torchvision
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]

@@ -105,7 +105,7 @@ def expected(workload: Workload) -> Reference:
 
 
 def _reference(workload: Workload, first: State, trained: Trained) -> Reference:
-    """The training in float64 beside one in float32, and what rounding changes."""
+    """The training run in float64 next to one in float32, and what rounding changes."""
     model = copy.deepcopy(workload.model)
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():

@@ -61,7 +61,7 @@ HEADS = (
 _FULL_ROTATION = {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
 _EFFICIENT_NET = {"width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 320}
 _EDGE = {"backbone_channel_list": [192, 48, 32, 32]}
-"""Of the small network that stands for its backbone, the last one first."""
+"""Return the sizes of the small backbone, the last one first."""
 _INDEXER = {
     "indexer_n_heads": 2,
     "indexer_kv_heads": 1,
@@ -449,7 +449,7 @@ def _ids(length: int) -> Callable[[Any], list[Maker]]:
         most = min(FIRST_SPECIAL, getattr(_text(config), "vocab_size", None) or FIRST_SPECIAL)
         shapes: list[tuple[int, ...]] = [(BATCH_SIZE, length)]
         codebooks = getattr(config, "num_codebooks", None)
-        if isinstance(codebooks, int):  # of a sound, beside those of a text
+        if isinstance(codebooks, int):  # of a sound, in addition to those of a text
             shapes.append((BATCH_SIZE, length, codebooks + 1))
         return [
             lambda generator, shape=shape: torch.randint(3, most, shape, generator=generator)
@@ -687,7 +687,7 @@ _CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
 """For each argument of `forward` what a batch may have there: functions of a configuration."""
 
 _CONSTANT = ("grid_thw", "image_grid_thw", "spatial_shapes", "merge_sizes", "target_sizes")
-"""Arguments that say how large images are: Python reads them, so a program has them beside its batches."""
+"""Arguments with the sizes of images: Python reads them, so a program has them in addition to its batches."""
 
 _FURTHER = (
     "pixel_values",

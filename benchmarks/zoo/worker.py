@@ -41,7 +41,7 @@ QUICK_XLA = (
 
 
 class Worker:
-    """Runs architectures of a framework, each in a process of its own, on one embedded CS system.
+    """Runs architectures of a framework, each in a separate process, on one embedded CS system.
 
     Args:
         framework: "torch" or "tensorflow".
@@ -145,7 +145,7 @@ class Worker:
 
 
 def _wait(pid: int, deadline: float) -> int | None:
-    """The exit code of a process; None where it was still running and was ended with all of its own."""
+    """The exit code of a process; None where it was still running and was ended with all its children."""
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

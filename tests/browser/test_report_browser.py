@@ -283,7 +283,7 @@ def test_nothing_is_cut_off_on_a_phone(execution: str, streamed_page: str, tmp_p
       document.title = 'wide: ' + wide.map((part) => part.tagName + '.' + part.className).join(' ');
       if (document.documentElement.scrollWidth > 390) document.title += ' page';
     """
-    # Chromium has no window as narrow as a phone: the page lies in a frame of that width.
+    # Chromium has no window as narrow as a phone: the page is in a frame of that width.
     inner = POLICY.sub("", html).replace("</body>", f"<script>{script}</script></body>")
     (tmp_path / "inner.html").write_text(inner, encoding="utf-8")
     report = "document.title = frames[0].document.title"

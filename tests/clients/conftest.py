@@ -1,4 +1,4 @@
-"""Example programs on a simulated CS system, beside the same graph in a plain TensorFlow session."""
+"""Example programs on a simulated CS system, compared with the same graph in a plain TensorFlow session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
 class Training:
     """The losses of the steps of one training, both ways, and the estimator that trained on the system.
 
-    Variables are those of the session behind the last step.
+    Variables are those of the session after the last step.
     """
 
     plain: list[float]
@@ -104,7 +104,7 @@ def warm_job() -> type[WarmJob]:
 
 @pytest.fixture(scope="session")
 def run_programs() -> Callable[..., Logs]:
-    """Runs programs one after the other, as if each had a start of its own; TensorFlow is imported once."""
+    """Run programs in sequence as if each were started separately; TensorFlow is imported once."""
     return _run_programs
 
 

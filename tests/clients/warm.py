@@ -1,12 +1,12 @@
-"""Runs programs one after the other, each in a process of its own: `warm.py FOLDER [PACKAGE...]`.
+"""Runs programs in sequence, each in a separate process: `warm.py FOLDER [PACKAGE...]`.
 
 Every process is forked from this one, which has imported what all programs import: many programs run in the
 time of a few starts of TensorFlow. AutoGraph has converted the layers in the packages, folders that many
 programs share: that would be a third of the time of a program. In a job the tasks begin each program
 together.
 
-Lists of programs lie in the folder, programs_0.json, programs_1.json and so on, or come there later; one
-without programs is the last. Output of the first list goes into logs_0, where `done` is written behind it.
+Lists of programs are in the folder, programs_0.json, programs_1.json and so on, or come there later; one
+without programs is the last. Output of the first list goes into logs_0, where `done` is written after it.
 
 A list has {"name": ..., "words": [script, arguments...], "kill_at": text or null, "code": exit code}. A
 program is killed where its chief has written that text; else it has to end with that code.
@@ -156,7 +156,7 @@ def convert(package):
 
 
 def functions_of(module):
-    """Methods of layers, and functions beside them."""
+    """Yield the methods of layers, and functions next to them."""
     layers = [
         value
         for value in vars(module).values()

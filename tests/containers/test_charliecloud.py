@@ -97,7 +97,7 @@ def test_directories_of_the_site_and_of_the_user_take_the_place_of_empty_ones(
     run: Run, outside_tmp: Path, tmp_path: Path
 ) -> None:
     (outside_tmp / "seen").touch()
-    # The working directory has no place of its own in the image; the empty /home above it has.
+    # The working directory does not exist in the image; the empty /home above it has.
     assert run("csrun_cpu", "ls", cwd=outside_tmp).stdout == "seen\n"
     for setting in ({"MOUNT_DIRS": str(outside_tmp)}, {}):
         flags = () if setting else (f"--mount-dirs={outside_tmp}",)

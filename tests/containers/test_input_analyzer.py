@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Reads a file of a directory that only --mount-dirs shows; then one that is not there.
+# Reads a file of a directory that only --mount-dirs shows; then one that is missing.
 PROGRAM = """
 import sys
 from pathlib import Path

@@ -14,7 +14,7 @@ EMPTY = "empty"
 
 @dataclass(frozen=True)
 class Guide:
-    """Blocks of a page that one user would type one after the other.
+    """Blocks of a page that one user would type in sequence.
 
     Attributes:
         page: the document.
@@ -24,7 +24,7 @@ class Guide:
         program: the number of the page's block of Python that is `run.py`.
         before: shell commands that make what the page takes for granted.
         empty: no command of the toolkit is in PATH; pip installs packages of this environment.
-        image: a container image lies at /software/image.
+        image: a container image is at /software/image.
     """
 
     page: str

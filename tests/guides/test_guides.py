@@ -1,4 +1,4 @@
-"""The commands of all documents do what they are there for: each ends as its page says."""
+"""The commands of all documents end as their page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Slurm cluster of several emulated nodes on this machine, private to whoever starts it.
+"""A real Slurm cluster of several emulated nodes on this machine, private to the user who starts it.
 
 munged, slurmctld and one slurmd per node are our own children and live in one temporary directory; nothing in
 /etc, /run or /var is read or written except Slurm's programs and plugins. Any user may start one.
@@ -99,7 +99,7 @@ class SlurmCluster:
         system_node: number of the node that owns the resource.
         kill_wait_s: from Slurm's SIGTERM to its SIGKILL.
         extra: further lines of slurm.conf.
-        partitions: lines of slurm.conf for partitions beside "all".
+        partitions: lines of slurm.conf for partitions in addition to "all".
 
     Attributes:
         environment: variables of this process without any of Slurm's, and SLURM_CONF.

@@ -28,7 +28,7 @@ def exits(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def agent_of(job: Any, rank: int) -> int:
-    """The agent of a task: the parent of its process, and of daemons that it has left behind."""
+    """Return the agent of a task: the parent of its process, and of daemons that it has left."""
     pids = job.pids(f"CSRUN_RANK={rank}")
     (agent,) = {parent(pid) for pid in pids} - set(pids)
     return agent

@@ -1,4 +1,4 @@
-"""Requests that would wait for ever, or run beside somebody else, on a real cluster."""
+"""Requests that would wait forever, or share a node, on a real cluster."""
 
 from __future__ import annotations
 

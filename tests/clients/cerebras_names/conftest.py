@@ -37,5 +37,5 @@ def run_in() -> Callable[[Path], Command]:
 
 @pytest.fixture
 def command(run_in: Callable[[Path], Command], tmp_path: Path) -> Command:
-    """Runs a launcher of the checkout in a directory of its own."""
+    """Run a launcher of the checkout in a new directory."""
     return run_in(tmp_path)

@@ -46,7 +46,7 @@ ENDINGS = {
     ),
     "streaming": ("127.0.0.1:1", "import tfwse", 1, "run the program with python-ws", True),
 }
-"""By name address and body of a program, its exit code, what its last line has, and is there a traceback?"""
+"""By name: address and body, exit code, text of the last line, and whether there is a traceback."""
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def trained(
     """Train in three tasks on the system, then continue copies; return folder and output."""
     directory = tmp_path_factory.mktemp("trained")
     (directory / "copies.py").write_text(COPIES)
-    # The program itself appends ":9000", whatever is there.
+    # The program always appends ":9000".
     words = [RUN_PY, "--mode=train", "--max_steps=60", f"--cs_ip={system.address}"]
     programs = {"train": words, "copies": ["copies.py", *CONTINUED]}
     programs |= {name: [*words, "-o", name, *flags] for name, (flags, _) in CONTINUED.items()}
@@ -104,7 +104,7 @@ def test_validation_and_compilation_without_a_system(
     kernels = off_the_system["validate"]
     assert "inside: True" in kernels
     assert re.search(r"fc1 .*fully_connected", kernels)
-    # The summary that the program has disabled would be a reduction of its own.
+    # The summary that the program has disabled would be a separate reduction.
     assert "reduce" not in kernels
     (artifact,) = (trained[0] / "alone").glob("cs_*")
     assert "cbfloat16" in (artifact / "cirh.mlir").read_text()

@@ -117,7 +117,7 @@ def serving_process(folder: Path) -> int:
             words = (entry / "cmdline").read_bytes().split(b"\0")
             if words[3:4] == [b"cstorch"] and bytes(folder) in words[4]:
                 return int(entry.name)
-    raise AssertionError("no worker is there")
+    raise AssertionError("no worker exists")
 
 
 def test_an_input_that_raises_in_a_worker_shows_its_traceback(system: RunningSystem, tmp_path: Path) -> None:

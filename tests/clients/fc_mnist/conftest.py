@@ -28,7 +28,7 @@ def model_module() -> Iterator[object]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
-    """Runs a launcher of the checkout in a directory of its own."""
+    """Run a launcher of the checkout in a new directory."""
 
     def run(launcher: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -98,7 +98,7 @@ def test_from_validate_to_predict(
 
 
 def _undocumented(paths: Iterable[Path]) -> list[str]:
-    """Names that the page on files does not have; a letter or a word in capitals there stands for any."""
+    """Names that the page on files does not have; a letter or a word in capitals there means any."""
     page = (ROOT / "docs/files.md").read_text()
     words = re.findall(r"`([^`\n]+)`", page)
     known = [

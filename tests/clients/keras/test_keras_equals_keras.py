@@ -52,7 +52,7 @@ _cache: dict[tuple[str, str], dict[str, Any]] = {}
 
 
 def results(version: str, names: str) -> dict[str, Any]:
-    """Runs programs in one process of their own, because one process has one Keras."""
+    """Run programs in a separate process, because a process has one Keras."""
     if (version, names) not in _cache:
         legacy = "1" if version == TF_KERAS else "0"
         environment = {**os.environ, "TF_USE_LEGACY_KERAS": legacy, "PYTHONPATH": str(ROOT)}

@@ -48,7 +48,7 @@ def program(
 
 
 def trained(model_dir: Path, system: RunningSystem | None, optimizer: Optimizer, *steps: int) -> Any:
-    """Values of all variables after trainings of so many steps, each by an estimator of its own."""
+    """Train for each number of steps with a new estimator, and return the values of all variables."""
     for count in steps:
         estimator = program(model_dir, system, optimizer)
         estimator.train(input_fn, steps=count)

@@ -86,7 +86,7 @@ ACTIVATIONS = {
     "cirh.LayerNorm": {0, 3},
     "cirh.LayerNormGrad": {0, 1, 5},
 }
-"""Norms: which of their operands, and behind them results, are activations or their gradients."""
+"""Norms: which of their operands, followed by results, are activations or their gradients."""
 
 COMPUTED_IN_16_BITS = re.compile(
     r"cirh\.(Cast|Const|MatMul|Convolution|Attention|AttentionGrad|Add|Mul|Div|Neg|Select|Gather|Pool"

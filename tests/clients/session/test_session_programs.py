@@ -43,7 +43,7 @@ def launched(directory: Path, *words: str, code: int = 0) -> str:
 
 
 def told(output: str, word: str) -> Any:
-    """The JSON behind a word of the output."""
+    """Return the JSON after a word of the output."""
     (line,) = [line for line in output.splitlines() if f"{word} " in line]
     return json.loads(line.partition(f"{word} ")[2])
 
@@ -94,7 +94,7 @@ def test_a_runner_compiles_without_a_session(
 def test_a_standard_loop_runs_its_body_for_every_batch(
     system: RunningSystem, run_program: Run, reads: tuple[str, ...]
 ) -> None:
-    """It counts in Python, decides when to look, and may read values behind the update."""
+    """The program counts in Python, decides when to look, and may read values after the update."""
     ours = run_program("plain", "--checkpoint=cs.mdl", f"--cs_ip={system.address}", *reads)["result"]
     theirs = run_program("plain", "--checkpoint=cpu.mdl", *reads)["result"]
     assert [step for step, *_ in ours["seen"]] == ([*range(1, 17)] if reads else [3, 6, 9, 12, 15])

@@ -84,7 +84,7 @@ def test_it_trains_in_little_memory(tmp_path: Path) -> None:
         chief = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         try:
             _, status, usage = os.wait4(chief.pid, 0)
-        except BaseException:  # of a time limit: the chief would go on
+        except BaseException:  # of a time limit: the chief would continue
             chief.kill()
             raise
         chief.returncode = os.waitstatus_to_exitcode(status)

@@ -64,7 +64,7 @@ def test_checkpoints_are_the_same(
         for name in ("whole", "parts"):
             if name == "parts":
                 in_parts()
-            for last in (3, 5):  # goes on from the checkpoint of step 3
+            for last in (3, 5):  # resumes from the checkpoint of step 3
                 estimator, functions = trainer(modules, tmp_path / name, system.address)
                 estimator.train(functions.train_input_fn, max_steps=last)
         evaluated = estimator.evaluate(functions.eval_input_fn, steps=1)

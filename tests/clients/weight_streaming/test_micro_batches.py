@@ -44,7 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
 def trained(
     pair: RunningSystem, example: Example, tmp_path: Path
 ) -> Callable[..., tuple[list[float], dict[str, np.ndarray], Any, Any]]:
-    """Trains an example: (losses of all steps, variables behind the last, functions, parameters)."""
+    """Trains an example: (losses of all steps, variables after the last, functions, parameters)."""
 
     def train(name: str, folder: str, changes: dict[str, Any], **streaming: Any) -> Any:
         with example(name) as modules:

@@ -27,7 +27,7 @@ PARAMS = {
 
 
 def trained(name: str, model_dir: Path, steps: int, system: RunningSystem) -> dict[str, torch.Tensor]:
-    """The weights that an example has after so many steps."""
+    """Return the weights of an example after a number of steps."""
     Program.reset()
     program = MODELS / name / "pytorch" / "run.py"
     params = program.parent / "configs" / PARAMS[name]

@@ -1,4 +1,4 @@
-"""Public architectures train on the CS system to the numbers of their own framework; `make zoo` has all."""
+"""Public architectures train on the CS system to the numbers of their framework; `make zoo` has all."""
 
 from __future__ import annotations
 

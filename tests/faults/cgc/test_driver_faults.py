@@ -128,7 +128,7 @@ def test_an_artifact_of_another_version_is_compiled_again(compile_again, field, 
 
 
 def test_a_new_version_of_the_compiler_names_the_version_of_the_old_artifact(compile_again, monkeypatch):
-    """The key names the version, so the older artifact lies beside the new one under another name."""
+    """The key names the version, so the older artifact is next to the new one under another name."""
     with monkeypatch.context() as patch:
         patch.setattr("cgc.artifact.tool_version", lambda: "cgc-00000000000older")
         patch.setattr("cgc.driver.tool_version", lambda: "cgc-00000000000older")

@@ -1,4 +1,4 @@
-"""A worker as a process of its own, with one scheduled fault: `worker_process.py '<JSON>'`.
+"""A worker as a separate process, with one scheduled fault: `worker_process.py '<JSON>'`.
 
 Prints how the run ended; the exit code is the one of the error.
 """

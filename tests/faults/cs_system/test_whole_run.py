@@ -49,7 +49,7 @@ def test_the_end_of_the_input_ends_the_steps(loaded, workers, linear, helpers):
     loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(0, 2, 5), linear.batches(1, 2, 3)])
     stream = loaded.run_steps(1000)
-    # Worker 1 ends after its position 5, worker 0 goes on alone.
+    # Worker 1 ends after its position 5, worker 0 continues by itself.
     assert positions(stream) == [0, 1, 2, 3, 4, 5, 6, 8]
     assert stream.end_of_input
     assert loaded.fetch_state(["state.global_step"])["state.global_step"] == 8
@@ -277,7 +277,7 @@ def test_the_second_of_several_executables_is_checked_as_the_first(
     sent.clear()
     with pytest.raises(ArtifactRefusedError, match="arrived damaged"):
         reservation.load(source)
-    assert sent == [data["backward"], data["update"]]  # the first one is there already
+    assert sent == [data["backward"], data["update"]]  # the first one exists already
 
 
 def test_an_artifact_of_another_fabric_is_refused(reservation, helpers, tmp_path):

@@ -18,7 +18,7 @@ from cs_system.proto import cs_system_pb2, cs_system_pb2_grpc
 from cs_system.transport import PROTOCOL_VERSION
 from tests.processes import wait_until
 
-# Runs for ever and says so first; what follows `exec` differs.
+# Runs forever and prints a line first; the rest after `exec` differs.
 HANG = 'echo "ready $CSRUN_RANK"; exec sleep 1000'
 # A daemon with a session of its own, adopted by nobody, deaf to polite signals.
 DAEMON = (

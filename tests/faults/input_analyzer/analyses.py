@@ -1,4 +1,4 @@
-"""Analyses by command, and what they leave behind."""
+"""Runs analyses by command, and finds processes that they leave."""
 
 from __future__ import annotations
 

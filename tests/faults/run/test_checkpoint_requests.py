@@ -124,7 +124,7 @@ def test_another_job_in_the_same_model_dir_trains_its_own_steps(
 def test_a_job_that_is_always_asked_too_early_gets_on_all_the_same(
     system: RunningSystem, start: Start, tmp_path: Path, place: str
 ) -> None:
-    """A start without a step would be put back into the queue for ever."""
+    """A start without a step would be requeued forever."""
     last_step = 0
     for number in range(2):
         settings = {"LIMIT": "steps", "CSRUN_REQUEUE": "1", "FAULT": "asked early"}

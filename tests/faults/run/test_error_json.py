@@ -114,7 +114,7 @@ def test_errors_after_an_unknown_operation_are_reported_together(failure: Callab
     assert found["strange"]["kind"] == "unknown operation"
     assert found["wide"]["kind"] == "element type"
     assert found["wide"]["source"] == line_of(two_faults, "wide")
-    assert [name for name in found if name.startswith("wide")] == ["wide"], "not everything behind it"
+    assert [name for name in found if name.startswith("wide")] == ["wide"], "not everything after it"
 
 
 @pytest.mark.parametrize(

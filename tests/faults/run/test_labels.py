@@ -24,7 +24,7 @@ Losses = Callable[[Any, Any], Any]
 
 
 def records(replacement: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences of ids and tags; the tags behind the end of each are `replacement`."""
+    """Sequences of ids and tags; the tags after the end of each are `replacement`."""
     rng = np.random.default_rng(3)
     ids = rng.integers(0, VOCABULARY, (BATCH * STEPS, LENGTH)).astype(np.int32)
     lengths = rng.integers(1, LENGTH + 1, (BATCH * STEPS, 1))

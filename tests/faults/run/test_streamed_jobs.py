@@ -57,7 +57,7 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
 
 @pytest.fixture(scope="module")
 def whole(streaming: Streaming, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """The folder of an undisturbed job on so many wafers."""
+    """Return the folder of an undisturbed job on a number of wafers."""
     found: dict[int, Path] = {}
 
     def folder(num_csx: int) -> Path:
@@ -98,7 +98,7 @@ def check_continues(streaming: Streaming, whole: Path, broken: Path, num_csx: in
 def running(
     streaming: Streaming, folder: Path, num_csx: int, steps: int = 1_000_000
 ) -> subprocess.Popen[str]:
-    """A job that has written a checkpoint and goes on."""
+    """Start a job, and return it once it has written a checkpoint."""
     job = launch(streaming.system, folder, steps, FAULT="slow", NUM_CSX=str(num_csx))
     wait_for_log(folder, "saved step 20$", job)
     return job

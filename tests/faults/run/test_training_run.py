@@ -1,4 +1,4 @@
-"""A program that owns its loop: so many steps, a checkpoint, and on."""
+"""A program with its own loop: some steps, a checkpoint, more steps."""
 
 from __future__ import annotations
 

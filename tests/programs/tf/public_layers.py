@@ -223,7 +223,7 @@ def padding_mask(visible: Any) -> Any:
 
 
 def causal_mask(length: int) -> Any:
-    """[1, 1, length, length] likewise."""
+    """[1, 1, length, length], -1e4 at later positions."""
     visible = tf.linalg.band_part(tf.ones([length, length], tf.float16), -1, 0)
     return (1 - visible)[None, None] * -1.0e4
 

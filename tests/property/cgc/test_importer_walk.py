@@ -95,7 +95,7 @@ def test_the_order_does_not_depend_on_how_nodes_are_listed(nodes: list[Node], rn
 
 
 def test_crossing_races_are_resolved_by_creation_order() -> None:
-    # Each read is behind the write of the other variable: one of the two must see a new value.
+    # Each read follows the write of the other variable: one of the two must see a new value.
     nodes = [
         Node(0, (), writes=frozenset("a")),
         Node(1, (0,), reads=frozenset("b")),

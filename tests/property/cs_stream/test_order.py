@@ -83,7 +83,7 @@ class Schedule(RuleBasedStateMachine):
         if seq is not None and seq >= self.lengths[worker] and not self.ended[worker]:
             self.state.end(worker, self.generations[worker])
             self.ended[worker] = True
-            # A worker resumed behind its end has sent nothing, and says that this is its whole input.
+            # A worker that resumed after its end has sent nothing, and reports that this is its whole input.
             self.lengths[worker] = seq
             self.grant()
 

@@ -1,7 +1,7 @@
 """An interpreter of LAIR in numpy: the meaning that every pass must preserve.
 
 The loops of a nest that carry values run one iteration after the other, in lexicographic order, all others
-at once. Calls of functions that stand for an op of CIRH run that op's own lowering.
+at once. Calls of functions that represent an op of CIRH run that op's own lowering.
 """
 
 from __future__ import annotations

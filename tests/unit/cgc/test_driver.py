@@ -38,7 +38,7 @@ def fabric():
 
 @pytest.fixture(scope="module")
 def compiled(fabric, tmp_path_factory):
-    """The step, compiled into a folder of its own; tests do not change what lies there."""
+    """The step, compiled into a separate folder, which tests do not change."""
     parsed = parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
     return compile_step(parsed, tmp_path_factory.mktemp("compiled"), CompileOptions(), fabric)
 

@@ -26,7 +26,7 @@ def module():
 
 
 def told(result):
-    """The notice, which stands in the result, in all forms of the report and in the artifact."""
+    """Return the notice, which is in the result, in all forms of the report and in the artifact."""
     (notice,) = result.notices
     artifact = result.artifact
     assert notice in result.report_text

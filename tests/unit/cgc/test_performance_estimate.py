@@ -99,7 +99,7 @@ def test_the_limit_is_the_slower_of_compute_and_transmission(
 
 
 def test_of_equally_slow_kernels_the_one_that_cannot_be_faster_is_the_bottleneck(fabric: Fabric) -> None:
-    # Four elements on one PE take 964 cycles, and fewer do not go on a PE; eight of the others do as well.
+    # Four elements on one PE take 964 cycles, and fewer do not fit on a PE; eight of the others do as well.
     alone = {**STREAM, "row_elements": 4, "streamed_elements": 4, "work_millicycles": 964_000}
     large = {**STREAM, "row_elements": 4096, "work_millicycles": 4096 * 120_500}
     graph = KernelGraph((Kernel("large", "elementwise", large), Kernel("alone", "elementwise", alone)))

@@ -1,4 +1,4 @@
-"""A front end beside `estimator`: what it needs of a run is there without TensorFlow."""
+"""Another front end than `estimator` runs without TensorFlow."""
 
 from __future__ import annotations
 

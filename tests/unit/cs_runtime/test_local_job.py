@@ -1,4 +1,4 @@
-"""Workers beside a program: a command that is killed, and one that ends."""
+"""Workers next to a program: a command that is killed, and one that ends."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from cs_runtime.run_files import to_plain_data, write_params, write_run_files
 
 
 def wrote(model_dir: Path, mode: str, samples: int, status: str = "completed") -> tuple[Any, Any]:
-    """Writes the files of a run; (mode in run_summary.json, samples in performance.json) behind it."""
+    """Writes the files of a run; (mode in run_summary.json, samples in performance.json) afterwards."""
     write_run_files(model_dir, {"mode": mode, "status": status}, {"total_samples": samples})
     summary = json.loads((model_dir / "run_summary.json").read_text())
     performance = json.loads((model_dir / "performance.json").read_text())

@@ -63,7 +63,7 @@ def test_labels_that_the_program_computes_have_the_name_of_their_op() -> None:
 
 
 def span(least: list[int], most: list[int], smallest: list[int], largest: list[int]) -> StepOutputs:
-    """Three steps behind the seventh."""
+    """Three steps after the seventh."""
     rows = {"least": least, "most": most, "min": smallest, "max": largest}
     outputs = {"output_loss": np.zeros(3), **{name: np.asarray(values) for name, values in rows.items()}}
     return StepOutputs(7, 3, outputs, 12)

@@ -78,7 +78,7 @@ def test_logging_of_the_program_is_unchanged() -> None:
     root = logging.getLogger()
     levels = {name: logging.getLogger(name).level for name in ("estimator", *PACKAGES)}
     handlers = list(root.handlers)
-    assert handlers, "pytest has handlers of its own"
+    assert handlers, "pytest has its own handlers"
     configure_logging("estimator")
     assert root.handlers == handlers
     assert {name: logging.getLogger(name).level for name in ("estimator", *PACKAGES)} == levels

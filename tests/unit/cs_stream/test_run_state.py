@@ -98,7 +98,7 @@ def test_an_ended_worker_leaves_holes_that_are_skipped_and_give_credit() -> None
     assert state.take() is None
     for first, count in [(0, 2), (3, 1), (5, 1), (7, 1)]:
         state.release(first, count)
-    # Every slot is free again, and every second belongs to the worker that goes on.
+    # Every slot is free again, and every second belongs to the remaining worker.
     assert state.released == state.position == 9
     assert dict(state.new_limits(0.0))[1] == 8
 
@@ -111,7 +111,7 @@ def test_an_end_that_comes_late_moves_the_cursor_that_waits_for_it() -> None:
     assert state.next_worker() == 1
     state.end(1, 1)
     assert state.next_worker() == 0
-    # The only slot, which the ended worker would have had, goes to the one that goes on.
+    # The only slot, which the ended worker would have had, goes to the remaining one.
     assert dict(state.new_limits(0.0))[0] == 2
 
 

@@ -34,7 +34,7 @@ time.sleep(1000)
 
 @contextmanager
 def program() -> Iterator[subprocess.Popen[str]]:
-    """One that starts a process of its own, in a session and group of its own."""
+    """A function that starts a process, in a new session and group."""
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -58,7 +58,7 @@ class Unpooled(nn.Module):
 
 
 class Loss(nn.Module):
-    """A loss behind a dense layer, or behind that and an activation."""
+    """A loss after a dense layer, or after a dense layer and an activation."""
 
     def __init__(
         self, loss: Callable[..., torch.Tensor], activation: Callable[..., torch.Tensor] | None
@@ -149,27 +149,27 @@ _PLAIN = [
 def _activations() -> Iterator[Case]:
     x = torch.randn(4, 6)
 
-    def behind(layer: nn.Module) -> nn.Module:
+    def after(layer: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 6), layer)
 
     for name in _PLAIN:
-        yield _case(name, behind(getattr(nn, name)()), x)
-    yield _case("GELU", behind(nn.GELU("tanh")), x, suffix="tanh")
-    yield _case("ELU", behind(nn.ELU(0.7)), x, suffix="alpha")
-    yield _case("Softplus", behind(nn.Softplus(2, 1)), x, suffix="beta")
-    yield _case("Threshold", behind(nn.Threshold(0.1, 0.3)), x)
-    yield _case("Softmax", behind(nn.Softmax(-1)), x)
-    yield _case("LogSoftmax", behind(nn.LogSoftmax(1)), x)
-    yield _case("Softmin", behind(nn.Softmin(1)), x)
-    yield _case("Unflatten", behind(nn.Unflatten(1, (2, 3))), x)
+        yield _case(name, after(getattr(nn, name)()), x)
+    yield _case("GELU", after(nn.GELU("tanh")), x, suffix="tanh")
+    yield _case("ELU", after(nn.ELU(0.7)), x, suffix="alpha")
+    yield _case("Softplus", after(nn.Softplus(2, 1)), x, suffix="beta")
+    yield _case("Threshold", after(nn.Threshold(0.1, 0.3)), x)
+    yield _case("Softmax", after(nn.Softmax(-1)), x)
+    yield _case("LogSoftmax", after(nn.LogSoftmax(1)), x)
+    yield _case("Softmin", after(nn.Softmin(1)), x)
+    yield _case("Unflatten", after(nn.Unflatten(1, (2, 3))), x)
     yield _case("Linear", nn.Linear(6, 3), x)
     yield _case("Linear", nn.Linear(6, 3, bias=False), torch.randn(2, 4, 6), suffix="wide")
     yield _case("Bilinear", nn.Bilinear(6, 6, 3), x, torch.randn(4, 6))
     yield _case("CosineSimilarity", Loss(nn.CosineSimilarity(), None), x, torch.randn(4, 6))
     yield _case("PairwiseDistance", Loss(nn.PairwiseDistance(), None), x, torch.randn(4, 6))
-    yield _case("RReLU", behind(nn.RReLU(0.2, 0.2)), x)
+    yield _case("RReLU", after(nn.RReLU(0.2, 0.2)), x)
     for name in ("Dropout", "AlphaDropout", "FeatureAlphaDropout"):
-        yield _case(name, behind(getattr(nn, name)(0.0)), x)
+        yield _case(name, after(getattr(nn, name)(0.0)), x)
 
 
 def _spaces() -> Iterator[Case]:
@@ -188,7 +188,7 @@ def _space(dimensions: int, x: torch.Tensor) -> Iterator[Case]:
         made: nn.Module = getattr(nn, name + end)(*args, **kwargs)
         return made
 
-    def behind(inner: nn.Module) -> nn.Module:
+    def after(inner: nn.Module) -> nn.Module:
         return nn.Sequential(layer("Conv", 3, 3, 1), inner)
 
     yield _case(f"Conv{end}", layer("Conv", 3, 4, 3, stride=2, padding=1), x)
@@ -198,46 +198,46 @@ def _space(dimensions: int, x: torch.Tensor) -> Iterator[Case]:
     )
     yield _case(f"BatchNorm{end}", layer("BatchNorm", 3), x)
     yield _case(f"InstanceNorm{end}", layer("InstanceNorm", 3, affine=True), x)
-    yield _case(f"Dropout{end}", behind(layer("Dropout", 0.0)), x)
-    yield _case("Upsample", behind(nn.Upsample(scale_factor=2)), x, suffix=end)
+    yield _case(f"Dropout{end}", after(layer("Dropout", 0.0)), x)
+    yield _case("Upsample", after(nn.Upsample(scale_factor=2)), x, suffix=end)
     for name in ("MaxPool", "AvgPool"):
-        yield _case(f"{name}{end}", behind(layer(name, 2)), x)
-        yield _case(f"{name}{end}", behind(layer(name, 3, 2, 1)), x, suffix="padded")
-    yield _case(f"MaxPool{end}", behind(layer("MaxPool", 2, dilation=2)), x, suffix="dilated")
+        yield _case(f"{name}{end}", after(layer(name, 2)), x)
+        yield _case(f"{name}{end}", after(layer(name, 3, 2, 1)), x, suffix="padded")
+    yield _case(f"MaxPool{end}", after(layer("MaxPool", 2, dilation=2)), x, suffix="dilated")
     pool, unpool = layer("MaxPool", 3, 2, 1, return_indices=True), layer("MaxUnpool", 3, 2, 1)
     yield _case(f"MaxUnpool{end}", Unpooled(layer("Conv", 3, 3, 1), pool, unpool), x)
-    yield _case(f"LPPool{end}", behind(layer("LPPool", 2, 2)), x)
-    yield _case(f"AdaptiveAvgPool{end}", behind(layer("AdaptiveAvgPool", 1)), x)
-    yield _case(f"AdaptiveMaxPool{end}", behind(layer("AdaptiveMaxPool", 1)), x)
-    yield _case(f"ConstantPad{end}", behind(layer("ConstantPad", 1, 0.5)), x)
+    yield _case(f"LPPool{end}", after(layer("LPPool", 2, 2)), x)
+    yield _case(f"AdaptiveAvgPool{end}", after(layer("AdaptiveAvgPool", 1)), x)
+    yield _case(f"AdaptiveMaxPool{end}", after(layer("AdaptiveMaxPool", 1)), x)
+    yield _case(f"ConstantPad{end}", after(layer("ConstantPad", 1, 0.5)), x)
     for name in ("Zero", "Reflection", "Replication", "Circular"):
-        yield _case(f"{name}Pad{end}", behind(layer(f"{name}Pad", 1)), x)
+        yield _case(f"{name}Pad{end}", after(layer(f"{name}Pad", 1)), x)
 
 
 def _images() -> Iterator[Case]:
     x, volume = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 5, 4)
 
-    def behind(channels: int, inner: nn.Module) -> nn.Module:
+    def after(channels: int, inner: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, channels, 1), inner)
 
     for mode in ("bilinear", "bicubic"):
-        yield _case("Upsample", behind(3, nn.Upsample(scale_factor=2, mode=mode)), x, suffix=mode)
+        yield _case("Upsample", after(3, nn.Upsample(scale_factor=2, mode=mode)), x, suffix=mode)
     yield _case(
-        "UpsamplingBilinear2d", behind(3, nn.UpsamplingBilinear2d(scale_factor=2)), torch.randn(2, 3, 4, 5)
+        "UpsamplingBilinear2d", after(3, nn.UpsamplingBilinear2d(scale_factor=2)), torch.randn(2, 3, 4, 5)
     )
-    yield _case("UpsamplingNearest2d", behind(3, nn.UpsamplingNearest2d(scale_factor=2)), x)
-    yield _case("Softmax2d", behind(3, nn.Softmax2d()), x)
-    yield _case("PixelShuffle", behind(4, nn.PixelShuffle(2)), x)
-    yield _case("PixelUnshuffle", behind(4, nn.PixelUnshuffle(2)), x)
-    yield _case("ChannelShuffle", behind(4, nn.ChannelShuffle(2)), x)
-    yield _case("Unfold", behind(3, nn.Unfold(2)), x)
+    yield _case("UpsamplingNearest2d", after(3, nn.UpsamplingNearest2d(scale_factor=2)), x)
+    yield _case("Softmax2d", after(3, nn.Softmax2d()), x)
+    yield _case("PixelShuffle", after(4, nn.PixelShuffle(2)), x)
+    yield _case("PixelUnshuffle", after(4, nn.PixelUnshuffle(2)), x)
+    yield _case("ChannelShuffle", after(4, nn.ChannelShuffle(2)), x)
+    yield _case("Unfold", after(3, nn.Unfold(2)), x)
     yield _case("Fold", nn.Sequential(nn.Linear(9, 9), nn.Fold((4, 4), 2)), torch.randn(2, 12, 9))
-    yield _case("LocalResponseNorm", behind(6, nn.LocalResponseNorm(3)), x)
+    yield _case("LocalResponseNorm", after(6, nn.LocalResponseNorm(3)), x)
     pool = nn.AvgPool2d(3, 2, 1, ceil_mode=True, divisor_override=2)
-    yield _case("AvgPool2d", behind(3, pool), x, suffix="divided")
-    yield _case("AvgPool2d", behind(3, nn.AvgPool2d(3, 2, 1, ceil_mode=True)), x, suffix="whole windows")
+    yield _case("AvgPool2d", after(3, pool), x, suffix="divided")
+    yield _case("AvgPool2d", after(3, nn.AvgPool2d(3, 2, 1, ceil_mode=True)), x, suffix="whole windows")
     drawn = nn.FractionalMaxPool2d(2, output_size=3, _random_samples=torch.rand(2, 3, 2))
-    yield _case("FractionalMaxPool2d", behind(3, drawn), x)
+    yield _case("FractionalMaxPool2d", after(3, drawn), x)
     drawn = nn.FractionalMaxPool3d(2, output_ratio=0.7, _random_samples=torch.rand(2, 3, 3))
     yield _case("FractionalMaxPool3d", nn.Sequential(nn.Conv3d(3, 3, 1), drawn), volume)
 

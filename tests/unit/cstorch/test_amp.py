@@ -25,7 +25,7 @@ ORACLE = json.loads((Path(__file__).parents[2] / "golden" / "cstorch" / "grad_sc
 
 
 class Momentum(torch.optim.Optimizer):
-    """SGD with momentum whose state is there from the beginning."""
+    """SGD with momentum whose state exists from the start."""
 
     def __init__(self, params: list[nn.Parameter], lr: torch.Tensor | float, momentum: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum})

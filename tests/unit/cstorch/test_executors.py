@@ -39,7 +39,7 @@ def values_by_step(events: Iterable[Any]) -> dict[int, float]:
 def model(
     request: pytest.FixtureRequest, fresh_process: None, system: RunningSystem, tmp_path: Path
 ) -> nn.Module:
-    """A model that is compiled for a backend, as in a process of its own."""
+    """Compile a model for a backend, as in a new process."""
     cluster = ClusterConfig(mgmt_address=system.address)
     cstorch.backend(request.param, artifact_dir=tmp_path / "artifacts", cluster_config=cluster)
     torch.manual_seed(1)
@@ -148,7 +148,7 @@ def test_a_rate_is_the_one_that_the_update_used(model: nn.Module) -> None:
 
 
 def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> None:
-    """Twelve steps over an input of five batches, with a checkpoint at 3, 6 and 10 and behind the last."""
+    """Twelve steps over an input of five batches, with a checkpoint at 3, 6 and 10 and after the last."""
     writer, step = SummaryWriter(log_dir=tmp_path / "events"), step_of(model)
     losses: list[float] = []
     saved: list[int] = []
@@ -230,7 +230,7 @@ def test_a_loss_with_a_gradient_is_summarized_without_a_warning(tmp_path: Path) 
 
 
 def test_an_evaluation_inside_of_a_training(model: nn.Module, tmp_path: Path) -> None:
-    """It sees the parameters of that moment; the training goes on with its own batches and summaries."""
+    """It sees the current parameters; the training continues with its own batches and summaries."""
     writer, step = SummaryWriter(log_dir=tmp_path / "events", base_step=100), step_of(model)
     losses: list[float] = []
     evaluated: list[float] = []
@@ -427,7 +427,7 @@ def test_a_repeated_executor_continues(model: nn.Module) -> None:
 
 
 def test_random_numbers_of_the_input_are_the_same_on_both(model: nn.Module) -> None:
-    """An order that torch draws, in the input function and behind it."""
+    """An order that torch draws, in the input function and after it."""
 
     def shuffled() -> torch.utils.data.DataLoader:
         x = torch.randn(16, 3)
@@ -449,7 +449,7 @@ def test_random_numbers_of_the_input_are_the_same_on_both(model: nn.Module) -> N
         torch.rand(3)  # the program's own numbers are its own
     torch.manual_seed(9)
     loader = shuffled()
-    torch.manual_seed(10)  # the order has numbers of its own, so that workers may read in different ones
+    torch.manual_seed(10)  # the order has its own random numbers, so that workers may read in different ones
     expected = [batch[0] for _ in range(2) for batch in loader][:6]
     assert found == torch.stack(expected).flatten().tolist()
 

@@ -1,4 +1,4 @@
-"""Imported steps beside those of release 2.10: their interface, and how many operations have kernels.
+"""Imported steps compared with those of release 2.10: their interface, and the operations with kernels.
 
 Elementwise operations differ in number: both fold and share them their own way, and here casts to 16 bits are
 a pass.

@@ -69,7 +69,7 @@ class Generator(Decoder):
 
 
 class EarlierGenerator(Decoder):
-    """Generates as releases 2.1 and 2.2 do: the call comes behind the model."""
+    """Generates as releases 2.1 and 2.2 do: the call follows the model."""
 
     def __init__(self, stop: list[list[int]], max_tokens: int | None) -> None:
         super().__init__()

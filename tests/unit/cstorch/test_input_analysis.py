@@ -22,7 +22,7 @@ from input_analyzer.torch.examine import examine
 from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard
 
 
-class Taken(Exception):  # noqa: N818 - it stands for the end of the process
+class Taken(Exception):  # noqa: N818 - it represents the end of the process
     """The analyzer has taken the program."""
 
 

@@ -93,7 +93,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def run(step: Callable[[Any], Any], loader: DataLoader) -> None:
-    """A loop that does nothing beside the steps."""
+    """Run a loop that only makes steps."""
     for batch in loader:
         step(batch)
 
@@ -322,7 +322,7 @@ class Counted(nn.Module):
 def test_an_evaluation_that_changes_a_buffer_reads_its_input_from_the_first_batch(
     inside: bool, configure: Configure
 ) -> None:
-    """The training behind it goes on where it was, with the buffer as the evaluation leaves it."""
+    """The following training continues where it was, with the buffer as the evaluation leaves it."""
     configure(checkpoint_steps=3)
     model = cstorch.compile(Counted())
     losses: list[float] = []

@@ -125,7 +125,7 @@ def test_release_1_9_has_both_interfaces_in_one_package() -> None:
 def on_each(
     request: pytest.FixtureRequest, fresh_process: None, system: RunningSystem, tmp_path: Path
 ) -> str:
-    """A backend, as in a process of its own."""
+    """Return a backend, as in a new process."""
     cluster = ClusterConfig(mgmt_address=system.address)
     cstorch.backend(request.param, artifact_dir=tmp_path / "artifacts", cluster_config=cluster)
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""Several programs in one process, each with a configuration, a backend, models and state of its own."""
+"""Several programs in one process, each with its own configuration, backend, models and state."""
 
 from __future__ import annotations
 

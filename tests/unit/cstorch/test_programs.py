@@ -43,5 +43,5 @@ def test_it_trains_to_eagers_numbers(compiled: Compiled, name: str) -> None:
     np.testing.assert_allclose(compiled.values[:, index], losses, rtol=1e-5)
     for key, expected in model.state_dict(keep_vars=True).items():
         got = compiled.state.get(f"state.model.{index}.{key}")
-        if got is not None:  # the second name of tied weights has no state of its own
+        if got is not None:  # the second name of tied weights has no state
             np.testing.assert_allclose(got, expected.detach().numpy(), rtol=1e-4, atol=1e-5, err_msg=key)

@@ -157,9 +157,9 @@ def new_model(family: Family, dropout: float) -> nn.Module:
 
 
 def trained(family: Family, dropout: float, path: Path, steps: int = STEPS) -> list[float]:
-    """Losses of a training on the system, which goes on from a checkpoint where there is one.
+    """Return the losses of a training run on the system, which resumes from an existing checkpoint.
 
-    Else it writes one behind the step `STOP`.
+    Otherwise it writes one after the step `STOP`.
     """
     Program.current().models.clear()
     continue_at(0)
@@ -214,7 +214,7 @@ def test_a_training_that_continues_is_one_without_a_stop(
 
 
 def test_metrics_of_an_evaluation_are_those_of_a_direct_computation() -> None:
-    """Accuracy by label weights (BERT), in a model of its own; loss and count of batches."""
+    """Accuracy by label weights (BERT), in a separate model; loss and count of batches."""
     family, batches = FAMILIES["bert"], 5
     eager = new_model(family, 0.2).eval()
     model = cstorch.compile(deepcopy(eager))

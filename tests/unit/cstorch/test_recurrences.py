@@ -41,7 +41,7 @@ class Decay(nn.Module):
 
 
 class Memory(nn.Module):
-    """Steps that read the last two states, with a number of their own each."""
+    """Steps that read the last two states, each with its own constant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Memory(nn.Module):
 
 
 class Layers(nn.Module):
-    """Equal layers with weights of their own."""
+    """Equal layers with separate weights."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -78,7 +78,7 @@ PARAMS: dict[str, Any] = {
 def called(
     *flags: str, params: dict[str, Any] | None = None, runner: type[Runner] = Runner, **run_config: Any
 ) -> Runner:
-    """One call of `run` in a process of its own, as it were."""
+    """Call `run` as in a new process."""
     Program.reset()
     given = {**PARAMS, **(params or {})}
     given["runconfig"] = {**given["runconfig"], **run_config}
@@ -336,7 +336,7 @@ def test_a_job_that_is_started_again_continues_from_its_own_checkpoint_to_its_ow
     monkeypatch.setenv("CSRUN_REQUEUE", "1")
 
     class Asked(Runner):
-        """Is asked for a checkpoint behind step 8."""
+        """Gets a request for a checkpoint after step 8."""
 
         def _log(self, loss: float) -> None:
             super()._log(loss)

@@ -322,7 +322,7 @@ def test_a_loaded_schedule_writes_the_value_that_was_saved() -> None:
 
 
 class MomentumStep(scheduler.StepScheduler):
-    """A schedule of an entry that has no module of its own."""
+    """Return a schedule of an entry without a separate module."""
 
     param_group_key = "momentum"
 

@@ -264,7 +264,7 @@ def training(system: RunningSystem) -> Training:
 
 
 def run(training: Training, body: Callable[[Batch], object], mode: str = "train") -> None:
-    """A session whose loop does nothing beside the body."""
+    """A session whose loop only runs the body."""
     with cbtorch.Session(training.loader, mode):
         for batch in training.loader:
             body(batch)
@@ -375,7 +375,7 @@ def test_schedules_that_two_generations_name_alike_count_steps(name: str, argume
 
 
 def test_schedules_are_scaled_for_groups_or_chained() -> None:
-    """A program's own schedule stands for those that it has made of this package."""
+    """A program's own schedule replaces the schedules of this package that it wraps."""
     groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "adjust_learning_rate": x} for x in (1.0, 0.5)]
     optimizer = cbtorch.optimizer(torch.optim.SGD(groups, lr=1.0))
     with pytest.raises(ScheduleError, match="has no schedule, expected one that was made for it before"):
@@ -458,7 +458,7 @@ def test_what_follows_a_read_is_no_step_any_more(training: Training) -> None:
 
 
 def test_a_write_into_a_tensor_that_steps_only_read_is_not_lost(training: Training) -> None:
-    """Between two steps it is refused, for the system would not see it; behind the loop it is done."""
+    """Between two steps it is refused, since the system would not see it; after the loop it is done."""
     training.model[1].eval()
     mean = training.model[1].running_mean
 

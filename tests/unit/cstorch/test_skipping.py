@@ -31,7 +31,7 @@ class Numbers(data.Dataset[Any]):
 
 
 class Own(Numbers):
-    """Random numbers of a generator of its own, which nobody sees from outside."""
+    """Random numbers of a private generator."""
 
     def __init__(self) -> None:
         generator = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""The documents of the project, and what stands in their blocks."""
+"""The documents of the project, and the contents of their blocks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def code_lines(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def commands(page: Path) -> Iterator[Command]:
-    """The commands in the indented blocks of a page; `P=...` stands for its text in what follows."""
+    """Yield the commands in the indented blocks of a page, with `P=...` replaced in the next lines."""
     variables: dict[str, str] = {}
     for number, line in code_lines(page):
         if set_variable := re.fullmatch(r"([A-Z]+)=(\S+)", line):

@@ -51,7 +51,7 @@ def ours(command: Command) -> bool:
 
 @cache
 def example_program() -> Program:
-    """The command line of the examples, which `run.py` of a page stands for, too."""
+    """The command line of the examples, which `run.py` of a page also means."""
     return Program(None, ROOT, "params.yaml", Params, "")
 
 
@@ -73,7 +73,7 @@ def sampled(word: str) -> str:
 
 
 def parse_program(words: list[str]) -> None:
-    """The program behind a launcher, as `run.py` of the examples reads its command line."""
+    """The program after a launcher, as `run.py` of the examples reads its command line."""
     python, *rest = words
     if not rest:
         assert re.fullmatch(r"[\w/.]+\.py:\w+", python), python  # a function for the analyzer

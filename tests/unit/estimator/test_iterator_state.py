@@ -1,4 +1,4 @@
-"""A continued input goes on from the state that an earlier run has kept, and gives the same batches."""
+"""A continued input resumes from the saved state of an earlier run, and gives the same batches."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ READ: list[tuple[Callable[[], Dataset], str]] = [
 
 
 def elements(make: Callable[[], Dataset], skip: int, ours: bool) -> tuple[list[Any], str]:
-    """The elements of a dataset behind so many, by our way or by TensorFlow's, and why some were read."""
+    """Skip elements of a dataset by our way or TensorFlow's; return the rest, and why some were read."""
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(7)
         dataset, read = make(), ""

@@ -20,11 +20,11 @@ import tensorflow as tf
 
 AUTOTUNE = tf.data.AUTOTUNE
 _VALUES = 12_000
-"""Sorting so many takes about a millisecond of one thread; how long exactly depends on the machine."""
+"""The number of elements whose sorting takes about a millisecond of one thread; it depends on the machine."""
 
 
 def burn(us: int) -> Callable[[Any], Any]:
-    """A map function that takes so much CPU time, in Python."""
+    """Return a map function that takes this CPU time, in Python."""
 
     def spin(value: Any) -> Any:
         end = time.thread_time_ns() + us * 1000
@@ -36,7 +36,7 @@ def burn(us: int) -> Callable[[Any], Any]:
 
 
 def nap(us: int) -> Callable[[Any], Any]:
-    """A map function that waits for so long."""
+    """Return a map function that waits for this time."""
 
     def sleep(value: Any) -> Any:
         time.sleep(us / 1e6)
@@ -50,12 +50,12 @@ def _called(action: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def compute(steps: int) -> Callable[[Any], Any]:
-    """A map function that computes for about so many milliseconds, with TensorFlow's own operations."""
+    """Return a map function that computes for about this time, with TensorFlow's operations."""
     unsorted = np.random.default_rng(0).random([steps, _VALUES], np.float32)
 
     def function(x: Any) -> Any:
         changed = tf.cast(x, tf.float32)
-        for values in unsorted:  # one after the other, and not the same twice
+        for values in unsorted:  # in sequence, and not the same twice
             changed = tf.math.top_k(tf.constant(values) + changed, _VALUES).values[0]
         return x + tf.cast(changed * 0, x.dtype)
 
@@ -68,7 +68,7 @@ def numbers(count: int = 1000) -> Any:
 
 
 def files(count: int, records: int, size: int = 100) -> list[str]:
-    """Paths of files with so many records each; written once."""
+    """Return paths of files with this many records each; written once."""
     folder = Path(os.environ.get("PIPELINES_DATA", tempfile.gettempdir()))
     paths = [folder / f"pipelines-{records}-{size}-{number}.tfrecord" for number in range(count)]
     for path in paths:
@@ -164,13 +164,13 @@ def two_stages() -> Any:
 
 
 def one_thread_of_three() -> Any:
-    """Three stages that take turns in one thread, and a dearer one that has threads of its own."""
+    """Three stages that take turns in one thread, and a more expensive one that has its own threads."""
     dataset = numbers().map(nap(2000)).map(burn(1500)).map(nap(1800))
     return dataset.map(compute(4), num_parallel_calls=AUTOTUNE).batch(4, drop_remainder=True)
 
 
 def slow_opens() -> Any:
-    """Many small files, opening which takes longer than reading them, one after the other."""
+    """Many small files, which take longer to open than to read, in sequence."""
 
     def opened(path: Any) -> Any:
         def wait(name: Any) -> Any:

@@ -169,7 +169,7 @@ def test_nodes_that_would_be_enough_are_reported() -> None:
     model, limits = RateModel(1e-3, 0.0), Limits(1, 4, 64 << 30, 1 << 30, (1,))
     target = Target(9000.0, "given")
     found = recommend(predict_layouts(model, limits), target.samples_per_s)
-    # 9,900 samples/s are 10 workers of 1,000, which 3 nodes have beside the chief.
+    # 9,900 samples/s are 10 workers of 1,000, which 3 nodes have in addition to the chief.
     (note,) = more_nodes_notes(model, limits, target, found)
     assert note.startswith("3 nodes like the measured one ")
     assert "exceed the target by 10 %" in note
@@ -190,7 +190,9 @@ def test_the_interval_is_that_of_the_workers_on_the_node_of_the_chief() -> None:
     assert interval(Layout(1, 2, 1)) == (pytest.approx(60), pytest.approx(140)), "one worker, and the chief"
     assert interval(Layout(1, 3, 1)) == (pytest.approx(98), pytest.approx(102))
     assert interval(Layout(2, 2, 1)) == (pytest.approx(98), pytest.approx(102)), "two on the second node"
-    assert interval(Layout(3, 1, 1)) == (pytest.approx(60), pytest.approx(140)), "none beside the chief"
+    assert interval(Layout(3, 1, 1)) == (pytest.approx(60), pytest.approx(140)), (
+        "none in addition to the chief"
+    )
     assert interval(Layout(1, 1, 1)) == (pytest.approx(60), pytest.approx(140)), "in the chief's process"
 
 
@@ -206,7 +208,7 @@ def test_published_rates_of_fc_mnist_are_judged_input_bound(
 ) -> None:
     """The verdict is that of the analyzer; an input that is faster by enough is no bottleneck.
 
-    Five nodes with 16 tasks, the chief among them, deliver so many times the published rate.
+    Five nodes with 16 tasks, the chief among them, deliver a multiple of the published rate.
     """
     one = times * PUBLISHED / 79
     report = tmp_path / "cs_0123" / REPORT_JSON

@@ -33,7 +33,7 @@ def test_to_be_loaded_is_a_sign_of_life_for_some_time_and_only_before_others(cop
     copy.last_busy_at = now - 2
     assert copy.seconds_silent() == pytest.approx(2, abs=1), "its imports keep a CPU busy"
     copy.last_message_at = now - START_GRACE_S - 10
-    assert copy.seconds_silent() == pytest.approx(10, abs=1), "but not for ever"
+    assert copy.seconds_silent() == pytest.approx(10, abs=1), "but not forever"
     copy.record_message({"event": "alive", "doing": "calling data.py:train_input"})
     assert copy.doing == "calling data.py:train_input"
     copy.last_message_at = now - 30

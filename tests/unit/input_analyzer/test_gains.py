@@ -137,7 +137,7 @@ def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("input_analyzer.gains.WARM_UP_S", 0.1)
 
     def files_in_turns() -> Any:
-        # Six times the same; of two at once, TensorFlow reads one after the other.
+        # Six times the same; of two in parallel, TensorFlow reads them in sequence.
         inner = tf.data.Dataset.range(6).interleave(
             lambda x: tf.data.Dataset.range(5).map(slow), cycle_length=2, block_length=5
         )

@@ -1,4 +1,4 @@
-"""An analysis writes none of the user's caches and snapshots, and leaves those that are there as they are."""
+"""An analysis writes none of the user's caches and snapshots, and does not change existing ones."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_a_terminal_of_80_columns_breaks_no_word() -> None:
     assert {"samples/s", "interval", "epoch", "sample", "memory"} <= words
     for one in found.measurements:
         assert any(f"{format_number(one.low)} to {format_number(one.high)}" in line for line in lines)
-    assert "models/fc_mnist/tf/deep/deep/deep/" in words, "it is broken behind a slash"
+    assert "models/fc_mnist/tf/deep/deep/deep/" in words, "it is broken after a slash"
     assert any("█████████ 92 % " in line for line in lines), "a path leaves room for bars"
     assert sum(line.strip().startswith("<- bottleneck ") for line in lines) == 1
     assert "- A note that is longer than a line of an ordinary terminal, which has 80" in lines
@@ -439,7 +439,7 @@ def test_no_figure_needs_to_be_counted_off(shown: str, text: str) -> None:
 
 
 def with_rate(target: float, ratio: float, low: float, high: float) -> Analysis:
-    """An analysis whose best rate is so many times the target, with the ends of its interval."""
+    """Return an analysis whose best rate is a multiple of the target, with the ends of its interval."""
     found = analysis(target)
     chosen = replace(
         found.recommendation,

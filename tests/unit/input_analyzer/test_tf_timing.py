@@ -1,6 +1,6 @@
 """Self times of stages against what the stages are known to cost.
 
-Functions burn CPU time until the clock of their own thread says so, or sleep: neither depends on what else
+Functions use CPU time by the clock of their thread, or sleep: neither depends on what else
 the machine does.
 """
 
@@ -39,12 +39,12 @@ def _spin(us: int) -> None:
 
 
 def burn(us: int) -> Callable[[Any], Any]:
-    """A map function that takes so much CPU time."""
+    """Return a map function that takes this CPU time."""
     return _called(lambda: _spin(us))
 
 
 def nap(us: int) -> Callable[[Any], Any]:
-    """A map function that waits for so long."""
+    """Return a map function that waits for this time."""
     return _called(lambda: time.sleep(us / 1e6))
 
 

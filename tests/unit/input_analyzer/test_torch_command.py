@@ -136,7 +136,7 @@ def test_worker_processes_are_pinned_and_counted(tmp_path: Path) -> None:
     assert "," not in workers[0] or len(cpus) == 1, "pinned to the one CPU of their task"
     mib = one.memory_per_task_bytes >> 20
     # 200 MiB once, 150 MiB in each worker; Python and torch take less than 600 MiB more in three processes. A
-    # worker of one epoch may be ending while those of the next one begin. Each with all of its own: 1,600.
+    # worker of one epoch may be ending while those of the next one begin. Without shared memory: 1,600.
     assert 500 < mib < 1300
     assert one.samples_per_s > 0
     pids = [int(file.name.removeprefix("worker-")) for file in tmp_path.glob("worker-*")]

@@ -93,7 +93,7 @@ def test_workers_repeat_the_records_of_a_stream() -> None:
 
 
 class Overlapping(Stream):
-    """Each worker takes its half after a shuffle of its own."""
+    """Each worker takes its half after its own shuffle."""
 
     def records(self) -> Iterator[int]:
         info = get_worker_info()

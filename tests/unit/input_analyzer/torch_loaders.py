@@ -49,7 +49,7 @@ class Stream(IterableDataset[Any]):
 
 
 class SplitStream(Stream):
-    """Every worker has a part of its own."""
+    """Every worker has its own part."""
 
     def records(self) -> Iterator[int]:
         info = get_worker_info()

@@ -28,14 +28,14 @@ COUNT = 100_000
 
 
 def burn(us: float) -> None:
-    """Takes so much CPU time."""
+    """Use CPU time."""
     end = time.thread_time_ns() + int(us * 1000)
     while time.thread_time_ns() < end:
         pass
 
 
 def nap(us: float) -> None:
-    """Waits for so long."""
+    """Wait."""
     if us:
         time.sleep(us / 1e6)
 
@@ -95,7 +95,7 @@ class Wrapped(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """Records without indices, every worker with a part of its own."""
+    """Records without indices, every worker with its own part."""
 
     def __init__(self, cpu_us: float = 0, wait_us: float = 0, count: int = COUNT) -> None:
         self.cpu_us, self.wait_us, self.count = cpu_us, wait_us, count
@@ -212,7 +212,7 @@ def thinking_sampler() -> Any:
 
 
 def composed() -> Any:
-    """Transforms one after the other within a subset of a concatenation."""
+    """Transforms in sequence within a subset of a concatenation."""
     steps = [Burn(1000), Nap(3000), lambda record: (burn(2000), record)[1]]
     parts = [Records(1500, 0, 1000, Compose(steps)), Records(1500, 0, 1000, Compose(steps))]
     return loader(Subset(ConcatDataset(parts), range(0, 2000, 2)))

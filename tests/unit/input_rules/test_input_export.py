@@ -1,4 +1,4 @@
-"""An input function handed to whoever has started the process, of whom a front end knows nothing."""
+"""An input function is passed to the starter of the process, which a front end does not know."""
 
 from __future__ import annotations
 

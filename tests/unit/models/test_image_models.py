@@ -29,7 +29,7 @@ Modules = dict[str, ModuleType]
 
 @pytest.fixture(autouse=True)
 def _no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Tests run as a process that nobody launched, in a directory of their own."""
+    """Run tests as a process without a launcher, in a new directory."""
     monkeypatch.chdir(tmp_path)
     for name in ("TF_CONFIG", "CSRUN_RANK", "CSRUN_NUM_TASKS", "CSRUN_JOB_ID", "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)

@@ -108,7 +108,7 @@ def test_masked_sentences_of_bert(bert: Modules) -> None:
     assert 0.7 < np.mean(np.take_along_axis(ids, positions, 1)[weights == 1] == data.MASK) < 0.9
     assert (records["masked_lm_ids"][weights == 1] >= data.FIRST_TOKEN).all()
     assert 0.4 < records[data.LABEL].mean() < 0.6
-    # The second sentence begins behind the first [SEP].
+    # The second sentence begins after the first [SEP].
     first = (ids == data.SEP).argmax(1)
     assert (records["segment_ids"].argmax(1) == first + 1).all()
 

@@ -1,4 +1,4 @@
-"""A training in the manner of release 1.8, with checkpoints, and an evaluation behind it."""
+"""A training run in the style of release 1.8, with checkpoints, followed by an evaluation."""
 
 import argparse
 import time

@@ -62,7 +62,7 @@ class GPT(nn.Module):
 
 
 class Text(torch.utils.data.Dataset):
-    """Sequences that count up in steps of their own."""
+    """Sequences that count up in different steps."""
 
     def __init__(self, count, context, vocab):
         self.count, self.context, self.vocab = count, context, vocab

@@ -52,7 +52,7 @@ with cbtorch.Session(model, optimizer, criterion, mode="train") as session:
             if args.reads:
                 seen.append((global_step, loss.item(), (outputs.argmax(1) == 1).sum().item()))
             elif global_step % 3 == 0:
-                number = global_step  # what runs behind the step sees it as it was
+                number = global_step  # closures after the step see its value
                 session.add_step_closure(
                     lambda loss, outputs, number: seen.append(
                         (number, loss.item(), int((outputs.argmax(1) == 1).sum()))

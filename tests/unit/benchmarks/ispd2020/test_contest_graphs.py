@@ -52,7 +52,7 @@ def test_published_figures(graphs: dict[str, ContestGraph], letter: str) -> None
     assert bounds(graph, curves).area_time == pytest.approx(time_bound, rel=2e-4)
 
 
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published graphs are not beside this checkout")
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published graphs are not next to this checkout")
 @pytest.mark.parametrize("letter", "ACDIKLN")
 def test_same_kernels_and_edges_as_published(graphs: dict[str, ContestGraph], letter: str) -> None:
     published = parse_graph((PUBLISHED / f"{letter}.kgraph").read_text(encoding="utf-8"), letter)

@@ -136,7 +136,7 @@ def test_annealing_keeps_the_books() -> None:
     result = score(graph, solution)
     assert result.legal
     assert result.adapters == mismatches(graph, found.labels)
-    # A rectangle lies at most half a tile beside the middle of its piece, in both directions.
+    # A rectangle is at most half a tile away from the middle of its piece, in both directions.
     half_tiles = graph.wlength * 2 * len(graph.edges)
     assert result.objective == pytest.approx(found.objective, abs=half_tiles)
     stacked = {

@@ -27,7 +27,7 @@ SAMPLE_SCORES = {"A": 74_617.5, "C": 154_597.5, "D": 61_891.5}
 
 
 def chain(count: int, side: int = 80, wlength: float = 1, wadapter: float = 0) -> str:
-    """A residual network in small: every third kernel also feeds the one behind the next."""
+    """A residual network in small: every third kernel also feeds the one after the next."""
     lines = [
         f"(*\ntest=chain\nwidth={side}\nheight={side}\nwdeltat=1\nwlength={wlength}\nwadapter={wadapter}",
         "memlimit=2000\n*)",
@@ -140,7 +140,7 @@ def test_interrupted_search_returns_the_best_so_far() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published graphs are not beside this checkout")
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published graphs are not next to this checkout")
 @pytest.mark.parametrize("name", sorted(SAMPLE_SCORES))
 def test_published_graphs_beat_the_sample_solutions_in_seconds(name: str) -> None:
     graph = parse_graph((PUBLISHED / f"{name}.kgraph").read_text(encoding="utf-8"), name)

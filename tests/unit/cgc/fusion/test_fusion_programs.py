@@ -140,7 +140,7 @@ def test_forms_are_found_and_numbers_stay(name: str) -> None:
     plain, fused = p.before_and_after(p.training_step(loss, inputs, **options))
     counts = p.op_counts(fused)
     assert {op: counts[op] for op in expected} == expected
-    # 1 - beta2 of an op is that of beta2 in float32, 1e-5 beside the number that a program writes out
+    # 1 - beta2 of an op is that of beta2 in float32, 1e-5 away from the number that a program writes
     p.assert_same_numbers(plain, fused, limit=3e-5 if "bert_adam" in name else 5e-6)
 
 

@@ -167,7 +167,7 @@ def test_exponential_moving_average(both_ways: Any, digits: Any) -> None:
 
 
 def test_reads_before_and_after_an_update(both_ways: Any) -> None:
-    """A read that nothing orders sees the value before the step, one behind an update the value after."""
+    """A read that nothing orders sees the value before the step, one after an update the value after."""
     x = tf1.placeholder(tf.float32, [])
     counter = tf1.get_variable("counter", [], initializer=tf1.constant_initializer(10.0))
     update = counter.assign_add(x, read_value=False)

@@ -303,7 +303,7 @@ def test_the_gradient_of_a_product_is_held_in_its_precision() -> None:
 def test_what_an_activation_makes_is_made_again_where_its_input_is_kept(
     read: str | None, kept: tuple[int, ...]
 ) -> None:
-    """A product keeps its input and what the gradient behind it reads; not what comes of that."""
+    """A product keeps its input and the operands of its gradient, not their results."""
     graph = match_kernels(parse_module(_trained_chain(weights_first=True, gradient_reads=read)))
     products = [kernel for kernel in graph.kernels if kernel.family == "fully_connected"]
     row_bytes = 16 * 2

@@ -116,7 +116,7 @@ def test_bits_are_the_same_in_a_loop_and_fused_into_a_consumer(uniform):
 
 
 def test_numbers_of_a_seed_never_change(uniform):
-    """Checkpoints of older runs go on with these numbers."""
+    """Runs continue from older checkpoints with these numbers."""
     got = (uniform(11, seed=1234, op_seed=56, shape=(4,)) * 2**23).astype(int)
     assert got.tolist() == [25741, 6798241, 6504479, 3072391]
 

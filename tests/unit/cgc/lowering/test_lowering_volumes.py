@@ -81,7 +81,7 @@ def test_16_bit_convolution_is_rounded_once(run_op: Any, rng: np.random.Generato
 
 
 def test_16_bit_gradients_of_overlapping_windows_are_rounded_once(run_op: Any) -> None:
-    # 1 + 2^-11 + 2^-11, one after the other in float16, stays 1
+    # 1 + 2^-11 + 2^-11, added in sequence in float16, stays 1
     x = np.array([0, 0, 1, 0, 0], np.float16).reshape(1, 1, 1, 5, 1)
     grad = np.array([1, 2.0**-11, 2.0**-11], np.float16).reshape(1, 1, 1, 3, 1)
     got = run_op(lambda a, b: ops.MaxPoolGradOp(a, b, (1, 1, 3), (1, 1, 1), (0,) * 6), x, grad)

@@ -47,7 +47,7 @@ def boxes(columns: int, rows: int, width: int = 100, height: int = 60, **rects: 
 
 
 def test_the_exchange_is_the_fullest_line_of_words_and_the_way_there_and_back() -> None:
-    """Two kernels beside each other: rows 0 to 19 of PEs have words of both."""
+    """Two adjacent kernels: rows 0 to 19 of PEs have words of both."""
     graph = KernelGraph((held("a", 80_000), held("b", 20_000)))
     rects = {"a": Rect(0, 0, 50, 40), "b": Rect(50, 0, 50, 20)}
     row = 40_000 / 40 + 10_000 / 20

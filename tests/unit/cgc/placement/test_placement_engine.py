@@ -164,7 +164,7 @@ def test_annealing_shortens_the_wires_of_a_shuffled_chain() -> None:
 
 
 def test_the_box_of_few_kernels_is_the_one_of_the_shortest_wires() -> None:
-    """Flat kernels on top of each other: 1 from center to center, where tall ones beside each other are 9."""
+    """Flat kernels on top of each other: 1 from center to center; tall ones side by side are 9."""
     problem = problem_of([Choice((9, 1), (3, 3))] * 4, 60, 60, chain(4))
     plan = problem.floorplan(cut(True, [Node(index) for index in range(4)]), 1)
     assert plan is not None
@@ -185,7 +185,7 @@ def test_push_moves_rectangles_together_without_overlap() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("turned", [False, True])
 def test_push_takes_along_what_is_in_the_way(axis: int, turned: bool) -> None:
-    """A kernel jumps to its partner's place, pushes that and two others on, and passes one beside its way."""
+    """A kernel jumps to its partner's place, pushes that and two others on, and passes another one."""
     problem = problem_of([Choice((2, 2))] * 5, 40, 40, [(0, 4)] * 9)
     along = np.array([0, 2, 5, 5, 30])
     across = np.array([10, 11, 12, 20, 10])

@@ -1,4 +1,4 @@
-"""Steps of a block that is there several times: forward, backward in the opposite order, update."""
+"""Steps of a repeated block: forward, backward in the opposite order, update."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_deep_step_is_rewritten_as_a_whole_one(pipeline: str, monkeypatch: pyt
 def test_an_op_without_a_copy_in_the_block_that_others_share_is_no_repeat() -> None:
     step = tabulate_ops(graph_function(repeated_step(20)))
     assert step is not None
-    for place in (-1, len(step.ops)):  # before the first op, behind the last one
+    for place in (-1, len(step.ops)):  # before the first op, after the last one
         families = _Families(step)
         families._add(10, 20)
         families._add(place, place + 10)

@@ -13,7 +13,7 @@ from cs_system.swarmx.health import StragglerMonitor, WorkReport
 
 
 def pace(*seconds: tuple[float, float], last_s: int = 8) -> StragglerMonitor:
-    """Wafers that compute and get weights for so long in each second."""
+    """Wafers that compute and get weights for given parts of each second."""
     made = StragglerMonitor(len(seconds))
     for now_s in range(last_s + 1):
         for rank, (computing_s, receiving_s) in enumerate(seconds):

@@ -135,7 +135,7 @@ def test_a_peer_without_the_token_is_refused(leader: GroupLeader, tmp_path: Path
         stranger.sendall(b"[" * 4000 + b"\n")
         assert stranger.recv(100) == b""
     assert not leader.is_complete
-    # One of another group, which an earlier run has left behind, is read again until it is replaced.
+    # A file of another group, which an earlier run has left, is read again until it is replaced.
     GroupFile(meeting.host, meeting.port, "0" * 64).write(file)
     with member(file):
         time.sleep(1.0)

@@ -31,7 +31,7 @@ def change(state: MappedTensors, snapshot: Snapshot, step: int, *numbers: int) -
 
 def test_changed_tensors_are_read_as_they_were(state: MappedTensors) -> None:
     snapshot = Snapshot(state, 5, SPECS)
-    change(state, snapshot, 5, 0)  # the update of its own step is still under way
+    change(state, snapshot, 5, 0)  # the update of this step is still under way
     first = snapshot.take(0)
     change(state, snapshot, 6, *SPECS)
     assert snapshot.copied_bytes == 3 * 4 * SIZE  # what has been read is not copied

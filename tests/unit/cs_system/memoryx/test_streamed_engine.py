@@ -79,7 +79,7 @@ def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int],
     wide = wide_network()
     (sweep, *_) = wide.schedule.sweeps()
     elements = [wide.schedule.values[number].shape for number in sweep.made[0]]
-    assert sum(map(math.prod, elements)) > 2 * PIECE_ELEMENTS  # two pieces, and one of which a part is there
+    assert sum(map(math.prod, elements)) > 2 * PIECE_ELEMENTS  # two pieces, and a part of a third
     engine = wide.engine(MemoryxConfig((memoryx,), tmp_path))
     try:
         runs = []

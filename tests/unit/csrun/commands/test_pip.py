@@ -1,4 +1,4 @@
-"""csrun pip, on an environment of its own with packages made here."""
+"""csrun pip, on a new environment with packages made here."""
 
 from __future__ import annotations
 

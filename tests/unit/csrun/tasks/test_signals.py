@@ -43,7 +43,7 @@ def program(only_new_children: None) -> Iterator[Any]:
 
 
 def say(program: Any) -> str:
-    """Has the program go on, and returns what it says next."""
+    """Let the program continue, and return its next line."""
     program.stdin.write("\n")
     program.stdin.flush()
     return str(program.stdout.readline())

@@ -1,6 +1,6 @@
-"""A scheduler that a site has installed beside the toolkit runs jobs through every command.
+"""A scheduler that a site has installed next to the toolkit runs jobs through every command.
 
-`spool_scheduler.py` is installed as pip would: its module and the entry point of its distribution lie in the
+`spool_scheduler.py` is installed as pip would: its module and the entry point of its distribution are in the
 site-packages of an environment that has the toolkit too. No file of the toolkit knows of it.
 """
 

@@ -39,7 +39,7 @@ Steps = Callable[[int], None]
 
 
 def engine_rows() -> list[Row]:
-    """The engine alone, fed from memory."""
+    """The engine by itself, with batches from memory."""
     batches = _batches()
     contenders = {
         "engine": _engine(batches),

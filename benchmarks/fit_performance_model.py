@@ -315,7 +315,7 @@ def smallest_area(parameters: dict[str, int], pace: float) -> float:
 
 
 def _busy_per_product(row: KernelRow) -> float:
-    """Busy cycles per multiplication of the cores: what the projections of the smallest layout leave."""
+    """Return the busy cycles per multiplication of the cores, without projections."""
     parameters = _ATTENTIONS[row.report]
     with trial(attention_busy=0.0):
         found = attention_configurations(parameters)

@@ -86,7 +86,7 @@ def cached() -> Any:
 
 
 def filtered() -> Any:
-    """A function whose results are mostly thrown away, before a dearer one for what is left."""
+    """A function whose results are mostly dropped, before a more expensive one for the rest."""
     tried = _numbers().map(lambda x: (x, _products(x, 3)))
     kept = tried.filter(lambda x, y: tf.equal(x % 8, 0))
     return _finish(kept.map(lambda x, y: _products(x, 6)))

@@ -31,7 +31,7 @@ _HINT_FOR = {
     "demanded_file_read_us": "Reading data from files on demand",
     "unclassified_nonequeue_us": "Other data reading or processing",
 }
-"""By the name of a time on the page: what the hint for it begins with."""
+"""The start of the hint by the name of a time on the page."""
 
 
 def record(function: str, folder: str) -> None:

@@ -50,7 +50,7 @@ _LABELS = ("samples/s", "compute", "transmission", "active PEs %", "utilization 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A published row and what the compiler says.
+    """A published row and the prediction of the compiler.
 
     Attributes:
         row: what is published.
@@ -216,7 +216,7 @@ def write_page(predictions: Sequence[Prediction]) -> None:
 
 
 def run() -> str:
-    """All rows: writes the page and returns what it says, for the terminal."""
+    """Predict all rows, write the page, and return its text for the terminal."""
     predictions = []
     for row in overall_rows():
         prediction = predict(row)

@@ -82,7 +82,7 @@ NETWORKS = (_Network(12, 768, 128, 4.0), _Network(50, 256, 128, 4.0), _Network(1
 
 
 def compiler_rows() -> list[Row]:
-    """One row a network: seconds, and how near speed and wires are to what is possible."""
+    """Return one row per network: seconds, and the distance of speed and wires from their bounds."""
     return [_compiler_row(network) for network in NETWORKS]
 
 

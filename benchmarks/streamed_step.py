@@ -1,4 +1,4 @@
-"""Steps of a compiled GPT in a process that holds the wafer's part alone, as the CS system does.
+"""Steps of a compiled GPT in a process that holds only the wafer's part, as the CS system does.
 
 python -m benchmarks.streamed_step ARTIFACT DIRECTORY [--num-csx N] [--travelling] [--steps N]
 """
@@ -56,7 +56,7 @@ def measured(artifact: Path, folder: Path, *flags: str) -> Measured:
 
 
 def main() -> None:
-    """Prints what is measured as JSON."""
+    """Print the measurement as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("artifact", type=Path)
     parser.add_argument("directory", type=Path, help="where MemoryX keeps state")

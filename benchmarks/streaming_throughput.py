@@ -90,7 +90,7 @@ def batch_pool(case: Case, seed: int) -> list[tuple[Array, Array]]:
 
 
 def sender_process(index: int, commands: Connection) -> None:
-    """Stream as often as told: `(address, case, kind)` or None to end."""
+    """Stream for each request: `(address, case, kind)`, or None to end."""
     while (command := commands.recv()) is not None:
         address, case, kind = command
         pool = batch_pool(case, index)

@@ -1,4 +1,4 @@
-"""PyTorch programs: how long a large step takes to capture, and what the examples learn.
+"""PyTorch programs: the time to capture a large step, and the accuracy of the examples.
 
     python -m benchmarks.torch_examples
 
@@ -29,7 +29,7 @@ BATCH_SIZE = 8
 
 @dataclass(frozen=True)
 class Example:
-    """An example and what it has to reach.
+    """An example and its required loss.
 
     Attributes:
         name: of the folder in `models`.

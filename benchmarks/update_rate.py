@@ -95,7 +95,7 @@ def _alone(index: int, given: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _nobody(state: frozenset[int]) -> None:
-    """Is told what changes."""
+    """Gets the changes."""
 
 
 def _triad(threads: int) -> tuple[Callable[[], Any], int]:

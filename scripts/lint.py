@@ -59,7 +59,7 @@ _GENERATED = {".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cach
 
 
 def main() -> int:
-    """Print what is wrong, and return the exit code."""
+    """Print the errors, and return the exit code."""
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     circle = find_import_circle(setup["importlinter"]["root_packages"].split())

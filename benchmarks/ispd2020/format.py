@@ -27,7 +27,7 @@ class ContestFileError(CompileError):
 
 
 class ContestError(CompileError):
-    """A graph that has no legal placement: which kernel, what it needs, what there is."""
+    """A graph without a legal placement: the kernel, its needs and the available tiles."""
 
 
 LARGEST_SIDE = 2000

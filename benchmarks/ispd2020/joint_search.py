@@ -321,7 +321,7 @@ class JointSearch:
         return found
 
     def _agreed(self, limit: float) -> Iterator[tuple[float, list[Label]]]:
-        """Labels that agree, with about what they cost, at all targets that may beat a limit."""
+        """Yield labels that agree, with their estimated costs, at all targets that may beat a limit."""
         for factor in _STEPS:
             target = factor * self._time_bound
             if self._stop() or self._graph.wdeltat * target >= limit:

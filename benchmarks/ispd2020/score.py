@@ -71,7 +71,7 @@ def mismatches(source: Kernel, source_splits: Splits, target_splits: Splits) -> 
 
 
 def score(graph: ContestGraph, solution: Solution) -> Score:
-    """Checks and scores a solution; kernels that are not placed are a fault and count nowhere else."""
+    """Checks and scores a solution; kernels that are not placed are an error and are not scored."""
     kernels = {kernel.name: kernel for kernel in graph.kernels}
     rects = {name: rectangle(kernels[name], placed) for name, placed in solution.items()}
     performances = {name: kernels[name].performance(placed.splits) for name, placed in solution.items()}

@@ -37,7 +37,7 @@ _ELITE = 3
 
 
 class _Start(NamedTuple):
-    """A tree, which need not fit, and what it promises; the number keeps the order strict."""
+    """A tree, which need not fit, and its estimate; the number keeps the order strict."""
 
     estimate: float
     number: int

@@ -21,11 +21,11 @@ from cgc.report.page import page_environment
 LEARNING_RATE, MOMENTUM = 0.001, 0.9
 
 LOSS_LIMIT, UPDATE_LIMIT = 1e-3, 2e-2
-"""Larger relative differences are wrong, unless rounding alone makes a tenth of them."""
+"""Larger relative differences are wrong, unless rounding by itself makes a tenth of them."""
 
 ROUNDING_FACTOR = 10.0
 ILL_CONDITIONED = 0.02
-"""Where rounding alone makes a larger difference, a training cannot be compared with another one."""
+"""Where rounding by itself makes a larger difference, training runs cannot be compared."""
 
 _NOISE = 1e-3
 """Updates below this share of the largest one are rounding errors, as of biases before a normalization."""
@@ -156,7 +156,7 @@ def all_finite(trained: Trained) -> bool:
 
 
 def preload_compiler() -> None:
-    """Imports what a program imports when it compiles, for processes that are forked later."""
+    """Import the modules of a compile, for processes that are forked later."""
     for name in (
         "cgc.driver",
         "cgc.execution.choice",

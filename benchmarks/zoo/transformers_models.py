@@ -684,7 +684,7 @@ _CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
     "returns_to_go": _of_width(TOKENS),
     "timesteps": _positions,
 }
-"""For each argument of `forward` what a batch may have there: functions of a configuration."""
+"""The possible values of each argument of `forward`: functions of a configuration."""
 
 _CONSTANT = ("grid_thw", "image_grid_thw", "spatial_shapes", "merge_sizes", "target_sizes")
 """Arguments with the sizes of images: Python reads them, so a program has them in addition to its batches."""

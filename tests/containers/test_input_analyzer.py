@@ -78,7 +78,7 @@ def train_input():
 def test_files_are_dropped_from_memory_for_a_program_inside(
     run: Run, frame: tuple[Path, str], python: str, outside_tmp: Path, tmp_path: Path
 ) -> None:
-    """They are named as they are called outside; what is read inside is counted."""
+    """Files have their names outside of the container; reads inside are counted."""
     for number in range(4):
         (outside_tmp / f"{number}.bin").write_bytes(bytes(8 << 20))
     (tmp_path / "data.py").write_text(COLD.format(folder=outside_tmp))

@@ -1,4 +1,4 @@
-"""A folder from which pip installs what this environment has, without a network.
+"""A folder from which pip installs the packages of this environment, without a network.
 
 Each wheel in it has the name, the version, the needs and the entry points of a package of this environment,
 and a link to its files. So pip resolves what a user's pip resolves, and nothing is downloaded or copied.

@@ -1,6 +1,6 @@
 """Runs the commands of a guide as a user types them: `python tests/guides/run_guide.py docs/slurm.md`.
 
-All lines go to one shell, in a folder of its own, with a home, a network and processes of its own, so that
+All lines go to one shell, in a new folder, with its own home, network and processes, so that
 every port of the page is free and nothing is left. A line that starts a server ends without waiting for it,
 as in a terminal of its own; the next line waits until the server says that it is ready. Servers of a block
 end where a later block starts some.
@@ -43,7 +43,7 @@ INSIDE = "--inside"
 
 
 class FailedError(Exception):
-    """A command of the page does not do what the page says."""
+    """A command of the page does not behave as the page says."""
 
 
 class Shell:
@@ -122,7 +122,7 @@ def lines_of(guide: Guide) -> Iterator[list[str]]:
 
 
 def typed(line: str) -> str:
-    """The line with what a reader puts in the place of its words."""
+    """Return the line with a reader's values instead of its placeholders."""
     for word, value in STANDS_FOR.items():
         line = line.replace(word, value)
     return line
@@ -201,7 +201,7 @@ def place(guide: Guide, folder: Path, home: Path) -> Path:
 
 
 def prepare(guide: Guide, shell: Shell, home: Path) -> None:
-    """Makes what the page takes for granted."""
+    """Create the files that the page assumes."""
     editor = home / "editor"
     editor.write_text(f'#!/bin/sh\ncat >> "$1" <<END\n{SITE}END\n')
     editor.chmod(0o755)
@@ -234,7 +234,7 @@ def set_up_loopback() -> None:
 
 
 def apart(guide: Guide) -> list[str]:
-    """The command that runs a guide in namespaces of its own, with which all its processes end."""
+    """Return the command that runs a guide in new namespaces, with which all its processes end."""
     root = [] if os.geteuid() == 0 else ["--map-root-user"]
     words = ["unshare", *root, "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
     return [*words, sys.executable, __file__, str(guide), INSIDE]

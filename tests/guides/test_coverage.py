@@ -1,4 +1,4 @@
-"""No command and no program of a document is forgotten, and no exception outlives what it is for."""
+"""No command and no program of a document is forgotten, and every exception is used."""
 
 from __future__ import annotations
 

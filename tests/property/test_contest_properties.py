@@ -68,7 +68,7 @@ def parts(kind: str, numbers: list[int]) -> list[tuple[int, int, float, float]]:
 
 
 def brute_force(graph: str, paint: str) -> tuple[float, float]:
-    """Time and wires of a legal solution, from the texts alone, tile by tile."""
+    """Time and wires of a legal solution, only from the texts, tile by tile."""
     header = {key: float(value) for key, value in re.findall(r"(\w+)=([\d.]+)$", graph, re.MULTILINE)}
     taken: set[tuple[int, int]] = set()
     centers, slowest = {}, 0.0

@@ -52,7 +52,7 @@ class Job:
         return "".join(line for line in lines if not line.startswith(("Launching: ", "Running: ")))
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the launcher alone."""
+        """Send a signal only to the launcher."""
         self.process.send_signal(signum)
 
     def end(self, limit_s: float = LIMIT_S) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.containers.image import INSTALL, make_image
 
-# Hides the runtime and the image from this machine; the nodes have had namespaces of their own before.
+# Hides the runtime and the image from this machine; the nodes already have their own namespaces.
 HIDE = 'mount --bind /dev/null "$1" && mount -t tmpfs none "$2" && shift 2 && exec "$@"'
 SHOW = 'cat /etc/image-of-the-tests && echo "$SLURMD_NODENAME $CSRUN_ROLE $OF_THE_IMAGE in $PWD"'
 ONE = ("--total-nodes=1", "--tasks-per-node=1")

@@ -1,4 +1,4 @@
-"""csrun_cpu on a cluster: one command on a node of its own."""
+"""csrun_cpu on a cluster: one command on a dedicated node."""
 
 from __future__ import annotations
 

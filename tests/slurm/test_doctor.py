@@ -84,7 +84,7 @@ def test_a_site_file_with_errors_fails_line_by_line(cluster: Any, doctor: Any, t
 
 
 def test_a_container_is_tried_on_a_node(cluster: Any, doctor: Any) -> None:
-    """The submitting machine need not have the runtime; what is missing on the nodes is said by them."""
+    """The submitting machine need not have the runtime; nodes report their missing parts."""
     site = {"CSRUN_CONTAINER": "apptainer", "SINGULARITY_IMAGE": "/nowhere/image.sif"}
     job = doctor(cluster, "--nodes=1", **site)
     assert job.process.returncode == 1

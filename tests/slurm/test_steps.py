@@ -167,7 +167,7 @@ def test_signals_for_checkpoints_reach_programs_that_ask_for_them(
 
 
 def test_a_peer_without_a_token_gets_nothing(cluster: Any, start: Any, tmp_path: Path) -> None:
-    """A stranger on the launcher's port is sent away, and the job does not notice."""
+    """An unauthenticated peer on the launcher's port is rejected, and the job continues."""
     pause = 'echo "ready $CSRUN_RANK"; until [ -e go ]; do sleep 0.05; done'
     job = start(cluster, "--total-nodes=1", "--tasks-per-node=1", "sh", "-c", pause)
     job.wait_for("ready 0")

@@ -27,7 +27,7 @@ CONTINUED = {
     ),
     "toolkit": (["--input_position=toolkit"], r"the toolkit skips the first 20 batches of worker 0"),
 }
-"""Who leaves out what earlier runs have used: the flag for it, and what a worker logs."""
+"""The two ways to skip used batches: the flag for it, and the log line of a worker."""
 
 COPIES = """
 import os, shutil, sys

@@ -18,7 +18,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @pytest.fixture
 def run_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Runs a program as `__main__` with a command line; returns what it left in `result`."""
+    """Run a program as `__main__` with a command line; return its `result`."""
 
     def run(name: str, *flags: Any) -> Any:
         Program.reset()

@@ -1,4 +1,4 @@
-"""The programs in docs/pytorch.md do what the page says."""
+"""The programs in docs/pytorch.md behave as the page says."""
 
 from __future__ import annotations
 

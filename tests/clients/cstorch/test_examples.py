@@ -1,4 +1,4 @@
-"""The example programs as users run them: what they learn, and what an analysis gets of them."""
+"""The example programs as users run them: their accuracy, and the analysis of their input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_example(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> Iterator[Example]:
-    """Runs the `run.py` of an example on the system; returns what it printed and logged."""
+    """Run the `run.py` of an example on the system; return its output and log."""
 
     def run(name: str, *flags: str | Path) -> str:
         Program.reset()
@@ -62,7 +62,7 @@ def run_example(
 def test_the_example_reaches_its_loss_and_accuracy(
     name: str, steps: int, loss: float, accuracy: float | None, run_example: Example, tmp_path: Path
 ) -> None:
-    """The loss of an evaluation on other data, and the share of what was told right."""
+    """The loss of an evaluation on other data, and its accuracy."""
     run_example(name, "--mode=train", f"--max_steps={steps}", f"--model_dir={tmp_path}")
     said = run_example(name, "--mode=eval", f"--model_dir={tmp_path}")
     assert number(r"[Ll]oss[ =]*([0-9.]+)", said) < loss

@@ -1,4 +1,4 @@
-"""A PyTorch program as users start it: alone, by csrun_wse, with workers that it starts itself."""
+"""A PyTorch program as users start it: directly, by csrun_wse, with workers that it starts itself."""
 
 from __future__ import annotations
 

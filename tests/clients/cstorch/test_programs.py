@@ -1,4 +1,4 @@
-"""Programs of releases 1.8, 1.9 and 2, unmodified: on a CS system, and what they write there."""
+"""Programs of releases 1.8, 1.9 and 2, unmodified, on a CS system, and their files."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_from_validate_to_predict(
     info = yaml.safe_load((tmp_path / "estimate_pipeline_perf_info.yaml").read_text())
     assert info["target_samples_per_s"] == 850e6 / int(deltat[1])
 
-    # Three tasks train, and read the records once and in their order, as this CPU alone does.
+    # Three tasks train, and read the records once and in their order, as this CPU does.
     programs = {
         "train": [*words, "--mode=train", "--max_steps=120", cs_ip],
         "predict": [*words, "--mode=predict", cs_ip],

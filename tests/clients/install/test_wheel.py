@@ -35,7 +35,7 @@ Environment = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made as pip makes it, from a copy of what the repository has."""
+    """Build the wheel as pip does, from a copy of the repository."""
     folder = tmp_path_factory.mktemp("wheel")
     tree = folder / "tree"
     left_out = shutil.ignore_patterns("__pycache__", "model_dir", "*.egg-info")

@@ -1,4 +1,4 @@
-"""Models that train side by side in one program come to what each comes to alone."""
+"""Models that train side by side in one program reach the values of separate programs."""
 
 from __future__ import annotations
 

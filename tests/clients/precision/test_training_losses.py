@@ -1,4 +1,4 @@
-"""Programs in 16 bits learn what they learn in float32."""
+"""Programs in 16 bits learn as in float32."""
 
 from __future__ import annotations
 

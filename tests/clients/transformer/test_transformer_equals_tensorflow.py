@@ -1,4 +1,4 @@
-"""The Transformer on the CS system computes what the same graph computes in a plain TensorFlow session."""
+"""The Transformer on the CS system computes the values of a plain TensorFlow session."""
 
 from __future__ import annotations
 

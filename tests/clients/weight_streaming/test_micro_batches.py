@@ -94,7 +94,7 @@ def test_dropout_masks_are_those_of_the_whole_batch(trained: Callable[..., Any])
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["transformer", "bert"])
 def test_rows_of_tables_are_updated_as_with_the_whole_batch(name: str, trained: Callable[..., Any]) -> None:
-    """The optimizer changes those rows of the tables alone that the batch has; BERT's are clipped."""
+    """The optimizer changes only the rows of tables that the batch has; BERT's are clipped."""
     # Adam makes full steps of gradients that are nothing but rounding errors, as those of the keys' bias.
     changes = {"optimizer": {"epsilon": 1e-3}}
     whole, expected, *_ = trained(name, "whole", changes, execution="weight_streaming")

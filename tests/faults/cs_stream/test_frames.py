@@ -194,7 +194,7 @@ def test_a_worker_that_is_silent_for_the_liveness_time_is_lost() -> None:
 
 
 def test_a_slow_input_function_gives_signs_of_life() -> None:
-    """A system that hears only what is sent while the input function is at work."""
+    """A system that receives only while the input function runs."""
     leave = threading.Event()
 
     def make_batches(skip: int) -> Iterator[tuple[Any, ...]]:

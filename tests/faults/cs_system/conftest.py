@@ -74,7 +74,7 @@ class Made:
 
 
 def made(step: CompiledStep, data: Mapping[str, bytes]) -> Made:
-    """The step with these executables in the place of its own."""
+    """Return the step with other executables."""
     executables = tuple(
         Executable(name, step.interface, hashlib.sha256(content).hexdigest(), len(content))
         for name, content in data.items()

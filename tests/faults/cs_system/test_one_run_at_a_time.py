@@ -38,7 +38,7 @@ with SystemClient(parse_address(address)) as client:
 
 @pytest.fixture
 def chief(system, helpers):
-    """Starts a chief in a process of its own; returns it when it has said `line`."""
+    """Start a chief in a separate process; return it when it has printed `line`."""
     started = []
 
     def start(line, artifact=""):

@@ -133,7 +133,7 @@ def test_a_step_under_way_does_not_delay_the_end(own_system, helpers, tmp_path, 
         held.wait_workers(20.0)
         with futures.ThreadPoolExecutor(1) as pool:
             steps = pool.submit(list, held.run_steps(1000))
-            # The state is RUNNING before the first batch arrives, when a signal still ends the run immediately.
+            # Before the first batch, the state is RUNNING, and a signal still ends the run immediately.
             idle_s = cpu_s(own_system.process.pid)
             helpers.wait_until(lambda: cpu_s(own_system.process.pid) > idle_s + 1.0)
             assert client.info().state == "RUNNING"

@@ -44,7 +44,7 @@ class Job:
         wait_until(lambda: text in self.stderr)
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the launcher alone."""
+        """Send a signal only to the launcher."""
         self.process.send_signal(signum)
 
     def end(self) -> int:

@@ -20,7 +20,7 @@ from tests.processes import wait_until
 
 # Runs forever and prints a line first; the rest after `exec` differs.
 HANG = 'echo "ready $CSRUN_RANK"; exec sleep 1000'
-# A daemon with a session of its own, adopted by nobody, deaf to polite signals.
+# A daemon in a new session, adopted by nobody, deaf to polite signals.
 DAEMON = (
     "(trap '' TERM INT HUP; setsid sh -c 'echo \"daemon $CSRUN_RANK\"; while :; do sleep 1000; done' &) ; "
 )

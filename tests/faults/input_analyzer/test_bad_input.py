@@ -291,7 +291,7 @@ def test_what_a_failed_program_has_started_is_ended_too(tmp_path: Path) -> None:
 DAEMON = """
 import os, subprocess, sys, time
 from pathlib import Path
-# In a session of its own, and its parent ends: nothing but its environment leads back to the program.
+# In a new session, and its parent ends: nothing but its environment leads back to the program.
 sleeps = "import time; from pathlib import Path; Path('daemon').touch(); time.sleep(600)"
 starts = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
 subprocess.run([sys.executable, "-c", starts, sys.executable, "-c", sleeps], check=True)

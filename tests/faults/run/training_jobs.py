@@ -1,4 +1,4 @@
-"""Starts jobs of several tasks, waits for what they do, and looks at what they leave."""
+"""Starts jobs of several tasks, waits for their log lines, and checks their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster that always answers the same: Slurm's commands as scripts that print what a real one has said.
+"""A cluster that always answers the same: Slurm's commands as scripts that print the output of a real one.
 
 Three nodes of eight CPUs, the first of which owns cs:1; job 12 waits, job 11 holds the system. All output is
 in the formats that `csrun.schedulers.slurm.client` asks for.

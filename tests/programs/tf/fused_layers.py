@@ -204,7 +204,7 @@ class BertAdam:
 
 
 def squares_of(forms: dict[str, Form]) -> Callable[..., Any]:
-    """A loss that all forms go into, each with a weight and a residual connection of its own."""
+    """Return a loss of all forms, each with its own weight and residual connection."""
 
     def loss(x: Any, *_: Any) -> Any:
         total = 0.0

@@ -351,7 +351,7 @@ def functions_in_call() -> tuple[Any, Batches]:
 
 
 class Counting(layers.Layer):
-    """Keeps a variable of its own, which it writes twice a step, and adds a loss."""
+    """Has a variable, which it writes twice a step, and adds a loss."""
 
     def build(self, shape: Any) -> None:
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")

@@ -1,4 +1,4 @@
-"""Random modules of all ops: the text form is exact, and passes keep what is computed."""
+"""Random modules of all ops: the text form is exact, and passes preserve the computed values."""
 
 from __future__ import annotations
 

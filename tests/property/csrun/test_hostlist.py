@@ -1,4 +1,4 @@
-"""Host lists: what is compressed expands to the same nodes, and any text is expanded or refused."""
+"""Host lists: compressed lists expand to the same nodes, and any text is expanded or refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Site files and variables with anything in them: settings or faults, never a crash."""
+"""Site files and variables with anything in them: settings or errors, never a crash."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_bound_directories_cover_all_and_none_twice(directories: list[str]) -> N
 
 @pytest.fixture(autouse=True, scope="module")
 def no_file_of_this_machine() -> object:
-    """The variables alone: no site file is found."""
+    """Only variables are set: no site file is found."""
     from csrun.site import loading
 
     patch = pytest.MonkeyPatch()

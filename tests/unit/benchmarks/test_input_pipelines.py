@@ -1,4 +1,4 @@
-"""The pipelines of `benchmarks.input_analysis` are what it says of them."""
+"""The pipelines of `benchmarks.input_analysis` have the documented properties."""
 
 from __future__ import annotations
 

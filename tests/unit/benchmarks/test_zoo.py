@@ -54,7 +54,7 @@ def test_the_reference_takes_the_first_of_equal_scores() -> None:
 
 
 class _Pool:
-    """Records what is asked for, finishes the first of it, and is then interrupted."""
+    """Records requests, finishes the first one, and is then interrupted."""
 
     asked: Sequence[zoo.Request] = ()
 

@@ -1,4 +1,4 @@
-"""Which layers are computed again for the memory that a user allows, and what is told of it."""
+"""Recomputed layers for a limit of memory, and the notices about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mode of execution a step is compiled for, and what the user is told of it."""
+"""The choice of an execution mode for a step, and the notices about it."""
 
 from __future__ import annotations
 

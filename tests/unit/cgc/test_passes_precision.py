@@ -1,4 +1,4 @@
-"""The precision pass by what it computes, and what the compiler makes of it."""
+"""Values computed after the precision pass, and its effect on the compiler."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def evaluate():
 
 @pytest.fixture
 def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for modules of a package `modelzoo`, with placeholders for what it lacks."""
+    """A folder for modules of a package `modelzoo`, with placeholders for missing modules."""
     folder = tmp_path / "modelzoo"
     folder.mkdir()
     (folder / "__init__.py").touch()

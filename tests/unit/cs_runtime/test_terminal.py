@@ -102,7 +102,7 @@ def test_a_program_may_configure_logging_later(
 
 
 class Clock:
-    """Goes on when it is told to."""
+    """Continues when it gets a signal."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

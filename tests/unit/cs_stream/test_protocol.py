@@ -1,4 +1,4 @@
-"""The state machines: each rule of the protocol, told by bytes in and events out."""
+"""The state machines: each rule of the protocol, by bytes in and events out."""
 
 from dataclasses import replace
 from typing import Any

@@ -23,7 +23,7 @@ CONTAINERS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model, what it is called with, and the class of torch.nn that it is about."""
+    """A model, its arguments, and the class of torch.nn that it tests."""
 
     name: str
     about: str

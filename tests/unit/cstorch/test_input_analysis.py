@@ -89,7 +89,7 @@ def generated() -> Iterator[torch.Tensor]:
 
 
 def examined(made: Any) -> dict[str, str]:
-    """The findings, each with what it recommends."""
+    """Return the findings with their recommendations."""
     program = InputProgram("torch", Slow, lambda shard: analysis.data_loader_of(made), lambda shard: iter(()))
     wanted = Order(purpose="examine", socket="", stage_seconds=0.1, cpus_per_task=2)
     found = examine(program, wanted, lambda doing: None).findings

@@ -1,4 +1,4 @@
-"""Input functions on their way to the workers: what arrives, and what is refused."""
+"""Transfer of input functions to the workers: accepted and refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program's own loop on a CS system: what it trains to, what it may read, and when."""
+"""A program's own loop on a CS system: its results, and the values that it may read."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_an_evaluation_inside_of_a_training_sees_its_state_and_ends_where_that_c
 
 
 class Counted(nn.Module):
-    """A model that counts and averages what it has seen in a buffer, in an evaluation too."""
+    """A model that counts and averages its inputs in a buffer, in an evaluation too."""
 
     average: torch.Tensor
 

@@ -188,7 +188,7 @@ def test_a_part_within_an_autocast_stays_float32() -> None:
 
 
 class Images(nn.Module):
-    """Layers whose functions refuse 16 bits together with float32; a function casts what they get."""
+    """Layers whose functions refuse 16 bits together with float32; a function casts their inputs."""
 
     def __init__(self, cast: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

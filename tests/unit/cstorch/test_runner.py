@@ -238,7 +238,7 @@ def test_a_pretrained_checkpoint_gives_its_weights_and_the_newest_one_is_taken_b
 
 
 def test_the_command_line_overrides_the_duration_of_the_file() -> None:
-    """Instead of what the file says about it."""
+    """The flags override the file."""
     assert called("-m", "train", "--num_epochs=1", num_steps=3).global_step == EPOCH
     assert (
         called("-m", "train", "-o", "other", "--num_steps=3", num_epochs=1, max_steps=None).global_step == 3
@@ -305,7 +305,7 @@ def test_configurations_that_cannot_be_are_refused(changes: dict[str, Any], text
 def test_training_and_evaluating_take_turns_by_epoch(
     system: RunningSystem, flags: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Three epochs end with the same weights, and each evaluation counts its own batches alone."""
+    """Three epochs end with the same weights, and each evaluation counts only its own batches."""
     words = [f"{flag}={system.address}" for flag in flags]
     epochs = {"max_steps": None, "num_epochs": 3, "steps_per_epoch": 4, "checkpoint_steps": 12}
     whole = called("-m", "train", *words, "-o", "whole", runner=Without, **epochs)

@@ -1,4 +1,4 @@
-"""Sessions: what a step may do, what is refused, and the small names around them."""
+"""Sessions: allowed and refused calls in a step, and the small names around them."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Trainer:
 
 
 def plain() -> Iterator[tuple[str, float]]:
-    """The losses of the same rounds with torch alone."""
+    """The losses of the same rounds only with torch."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches = [batch for _ in range(2) for batch in data()]

@@ -65,7 +65,7 @@ def test_the_global_step_is_found_in_a_branch(scale: Any) -> None:
 def test_scaling_the_loss_prints_no_deprecation(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deprecation, "_PRINTED_WARNING", {})  # each is told once in a process
+    monkeypatch.setattr(deprecation, "_PRINTED_WARNING", {})  # each is reported once per process
     with caplog.at_level("WARNING", "tensorflow"), tf.Graph().as_default():
         loss_scale_optimizer(v1.train.GradientDescentOptimizer(0.1))
         loss_scale_optimizer(v1.train.GradientDescentOptimizer(0.1), 128.0)

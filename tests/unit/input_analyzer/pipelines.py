@@ -187,7 +187,7 @@ def slow_opens() -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline and what is known of it.
+    """A pipeline and its known properties.
 
     Attributes:
         make: The pipeline.

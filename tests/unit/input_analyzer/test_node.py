@@ -1,4 +1,4 @@
-"""Files that are dropped from the page cache: which, what is left of them, what is said where that fails."""
+"""Files that are dropped from the page cache, the rest of them, and messages about failures."""
 
 from __future__ import annotations
 

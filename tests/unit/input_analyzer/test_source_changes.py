@@ -1,4 +1,4 @@
-"""Diffs of the user's source: what they change, and what they do not."""
+"""Diffs of the user's source: changed and unchanged calls."""
 
 from __future__ import annotations
 

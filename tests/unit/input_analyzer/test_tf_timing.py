@@ -1,4 +1,4 @@
-"""Self times of stages against what the stages are known to cost.
+"""Self times of stages against their known cost.
 
 Functions use CPU time by the clock of their thread, or sleep: neither depends on what else
 the machine does.

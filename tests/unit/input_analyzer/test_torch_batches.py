@@ -42,7 +42,7 @@ class Pair:
 
 
 class Nothing:
-    """Told nobody what is in it."""
+    """A dataset without information about its content."""
 
 
 class _Link:

@@ -1,4 +1,4 @@
-"""Stages of a torch DataLoader: which there are, the user's lines, and what they cost.
+"""Stages of a torch DataLoader: their list, the user's lines, and their cost.
 
 What is compared with the clock of a thread holds on a busy machine too; `test_stage_times_are_true` is for a
 machine that does little else.

@@ -1,4 +1,4 @@
-"""Datasets and loaders about which the rules for torch are tried, and what they say of them."""
+"""Datasets and loaders for the rules for torch, and their findings."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Augmented(Numbers):
 
 
 def loader(dataset: Any, shard: Shard = ALONE, **arguments: Any) -> Any:
-    """A good one but for what is given."""
+    """A good loader except for the given arguments."""
     if not isinstance(dataset, IterableDataset):
         arguments.setdefault("sampler", DistributedSampler(dataset, shard.count, shard.index))
     if arguments.get("num_workers", 1):

@@ -207,7 +207,7 @@ def varying_workers() -> Any:
 
 
 def thinking_sampler() -> Any:
-    """The sampler works in one process alone, however many workers there are."""
+    """The sampler runs in one process, for any number of workers."""
     return loader(Records(3000), sampler=SlowOrder(2000), num_workers=4, persistent_workers=True)
 
 
@@ -240,7 +240,7 @@ def in_memory() -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """A loader and what is known of it.
+    """A loader and its known properties.
 
     Attributes:
         make: The loader.

@@ -1,4 +1,4 @@
-"""Sizes that are unknown before a run: which call is told of, what helps, and that it does help."""
+"""Sizes that are unknown before a run: the reported call, the advice, and that it helps."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ LIBRARIES: dict[str, tuple[str, str, Make, Make]] = {
                       lambda f: numbers().apply(tf.data.experimental.map_and_batch(lambda x: x, 8)),
                       lambda f: whole(numbers())),
 }  # fmt: skip
-"""By name the call that is told of, a part of what is recommended, the input without and with it."""
+"""By name: the reported call, a part of the advice, the input without and with it."""
 
 
 def ragged() -> Any:
@@ -140,7 +140,7 @@ UNKNOWN: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda x: tf.size(x), [9], [4, 4])),
     "ragged": ("ragged_batch", lambda: ragged().ragged_batch(4, drop_remainder=True)),
 }  # fmt: skip
-"""Inputs with an unknown size for another reason than a smaller last batch, and the call that is told of."""
+"""Inputs with an unknown size for another reason than a smaller last batch, and the reported call."""
 
 
 def test_what_is_recommended_for_windows_and_buckets_helps() -> None:

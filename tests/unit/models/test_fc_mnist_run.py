@@ -1,4 +1,4 @@
-"""The command line of FC-MNIST, and what it learns."""
+"""The command line of FC-MNIST, and its accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResNet and U-Net: their data, what they learn, and the kernels that they are made of."""
+"""ResNet and U-Net: their data, accuracy and kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter files whose entries do not fit together: one line for each fault, with the line of the file."""
+"""Parameter files whose entries do not fit together: one line for each error, with the line of the file."""
 
 from __future__ import annotations
 

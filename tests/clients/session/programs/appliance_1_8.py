@@ -68,7 +68,7 @@ class Net(torch.nn.Module):
 
 
 class Accuracy:
-    """Counts on the system; what it has counted comes back with each step."""
+    """Counts on the system; the count returns with each step."""
 
     def __init__(self):
         self.name, self.value = "eval/accuracy", None

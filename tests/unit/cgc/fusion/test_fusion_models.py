@@ -1,4 +1,4 @@
-"""Training steps of the example models: what is fused, and that a whole step computes the same."""
+"""Training steps of the example models: fused ops, and that a whole step computes the same."""
 
 from __future__ import annotations
 

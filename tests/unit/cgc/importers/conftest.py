@@ -108,7 +108,7 @@ def both_ways(graph: tf.Graph) -> Callable[..., BothWays]:
 
 @pytest.fixture
 def compile_step() -> Callable[..., Trace]:
-    """Runs an imported step alone: (imported, initial variables, batches) -> Trace."""
+    """Run only an imported step: (imported, initial variables, batches) -> Trace."""
     return run_compiled
 
 

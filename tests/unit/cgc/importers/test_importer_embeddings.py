@@ -62,7 +62,7 @@ DENSE_STATE = {"adam", "adam_tuned"}
 
 
 def soaking(names: Iterable[str]) -> list[Any]:
-    """Return parameters that leave the optimizers of no kind of their own to `make soak`."""
+    """Return parameters that leave optimizers of a common kind to `make soak`."""
     quick = {*SHARED, "sgd", "ftrl_power"}
     return [name if name in quick else pytest.param(name, marks=pytest.mark.soak) for name in names]
 

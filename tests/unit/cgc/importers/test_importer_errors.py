@@ -1,4 +1,4 @@
-"""Graphs that cannot be compiled: one message that names every fault, its place and the way out."""
+"""Graphs that cannot be compiled: one message that names every error, its place and advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers of imported ops, told from TensorFlow's and Keras' scopes."""
+"""The layers of imported ops, from TensorFlow's and Keras' scopes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def made_in(module: ModuleOp) -> dict[LayerPath, list[str]]:
 
 
 def imported(graph: tf.Graph, hidden: Callable[[Any, Any], Any]) -> dict[LayerPath, list[str]]:
-    """A step of gradient descent under a scope of its own."""
+    """A step of gradient descent in a separate scope."""
     x, w = tf1.placeholder(tf.float32, [8, 6]), tf1.get_variable("w", [6, 6])
     loss = tf.reduce_sum(hidden(x, w) ** 2)
     with tf.name_scope("train"):

@@ -1,4 +1,4 @@
-"""Random operations: their distributions, and that a number depends on seeds and step alone."""
+"""Random operations: their distributions, and that a number depends only on seeds and step."""
 
 from __future__ import annotations
 

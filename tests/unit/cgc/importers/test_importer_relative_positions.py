@@ -66,7 +66,7 @@ def norm(x: Any, name: str) -> Any:
 
 
 def block(x: Any, memory: Any = None) -> Any:
-    """Self attention with the positions; a decoder's looks back alone, and at the memory."""
+    """Self attention with the positions; a decoder's attends to earlier positions, and to the memory."""
     length = x.shape[1]
     with tf1.variable_scope("self_attention"):
         bias = position_bias(length, memory is None)

@@ -1,4 +1,4 @@
-"""Every op of the dialect once, with what it takes."""
+"""Every op of the dialect once, with its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any op of the dialect, alone in a graph, becomes a kernel that places and has an estimate."""
+"""Any op of the dialect, as the only one of a graph, becomes a kernel that places and has an estimate."""
 
 from __future__ import annotations
 

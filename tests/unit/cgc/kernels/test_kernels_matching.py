@@ -186,7 +186,7 @@ SPARSE = (
 
 
 def test_an_embedding_holds_the_sparse_update_of_its_table_and_of_the_optimizers_state() -> None:
-    """The rows of the accumulator are looked up as well, but are no table of their own."""
+    """The rows of the accumulator are looked up as well, but are no separate table."""
     graph = matched(
         SPARSE,
         'tensor<50x4xf32>, tensor<50x4xf32>, tensor<8x4xf32> {cs.output_name = "output_rows"}',

@@ -25,7 +25,7 @@ Layer = Callable[["Step", SSAValue], SSAValue]
 
 
 class Step:
-    """A step of inference in the making; state gets names of its own."""
+    """Builds a step of inference; state gets generated names."""
 
     def __init__(self) -> None:
         self.block = Block()
@@ -225,7 +225,7 @@ def test_a_difference_of_two_results_of_a_kernel_is_part_of_it() -> None:
 
 
 def biased_core(bias: np.ndarray[Any, Any], padded: bool) -> Callable[..., SSAValue]:
-    """A fused core with a constant bias `[L, S]`, alone or added to one of padding."""
+    """A fused core with a constant bias `[L, S]`, with or without a padding mask."""
 
     def core(step: Step, query: SSAValue, key: SSAValue, value: SSAValue) -> SSAValue:
         shape = (BATCH, HEADS, LENGTH, LENGTH)

@@ -33,7 +33,7 @@ ORDER = np.array([3, 0, 7, 1, 6, 2, 5, 4])
 
 
 def made(name: str) -> CirhOp:
-    """The op of a case, on operands of its own."""
+    """Return the op of a case, on new operands."""
     arguments, build = CASES[name]
     op = build(*Block(arg_types=[tensor_type(shape, dtype) for shape, dtype in arguments]).args)
     assert isinstance(op, CirhOp)

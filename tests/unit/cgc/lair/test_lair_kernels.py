@@ -1,4 +1,4 @@
-"""Generated kernels: their loop nests, what they cost on a rectangle, what groups share."""
+"""Generated kernels: their loop nests, their cost on a rectangle, shared loops of groups."""
 
 from __future__ import annotations
 

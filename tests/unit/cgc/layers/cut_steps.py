@@ -84,7 +84,7 @@ def run_cut(step: StreamedStep, state: State, batches: Sequence[Sequence[np.ndar
 
 
 def _swept(sweep: Sweep, function: Any, step: StreamedStep, known: dict[int, Any]) -> State:
-    """New values of a sweep by number, each tensor in pieces of its own."""
+    """New values of a sweep by number, each tensor in separate blocks."""
     weights = step.functions[sweep.function].weights
     found = {}
     for tensor in range(len(sweep.made[0])):

@@ -1,4 +1,4 @@
-"""Updates in pieces: which are, and that they compute what the whole step does."""
+"""Blocked updates: which are, and that they compute the values of the whole step."""
 
 from __future__ import annotations
 

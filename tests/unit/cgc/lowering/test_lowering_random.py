@@ -1,4 +1,4 @@
-"""Random numbers: published vectors of the generator, quality, and that they depend on their seeds alone."""
+"""Random numbers: published vectors of the generator, quality, and that they depend only on their seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The constants of the cost model are those that the fit finds, and the fit predicts what it has not seen."""
+"""The constants of the cost model are those that the fit finds, and the fit predicts held-out rows."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_sample_at_a_time_must_fit(part: Fabric) -> None:
 
 
 def test_more_of_the_fabric_is_taken_where_it_pays(part: Fabric) -> None:
-    """Weights alone take 92 % of the wafer; on that the pipeline would run all but empty."""
+    """Weights by themselves take 92 % of the wafer, which would leave the pipeline almost empty."""
     weights = int(0.92 * part.processing_elements * (49_152 - 8_000) / 10)
     graph = network(10, resident_bytes=weights, update_bytes=weights * 6 // 7)
     placement = place(graph, part)

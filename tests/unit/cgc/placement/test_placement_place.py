@@ -72,7 +72,7 @@ def cs2() -> Fabric:
 
 
 def test_no_kernel_is_larger_than_the_pace_of_the_pipeline_needs(cs2: Fabric) -> None:
-    """The slow kernel cannot be split; alone, the layer next to it would take many times the area."""
+    """The slow kernel cannot be split; by itself, the layer next to it would take many times the area."""
     slow = elementwise("slow", 4, cycles_per_element=500)
     small = layer("fc", 256, 256)
     together = place(chain(slow, small), cs2)
@@ -153,7 +153,7 @@ def test_hundreds_of_different_kernels_fill_the_fabric(cs2: Fabric) -> None:
 
 
 def test_a_placement_is_the_same_in_every_process(cs2: Fabric) -> None:
-    """It goes into an artifact of which the name says what is inside."""
+    """The placement is part of an artifact that is named by its content."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import test_placement_place as t\n"
         "graph = t.chain(*[t.layer(f'fc{i}', 100 + 9 * i, 50 + 5 * i) for i in range(12)])\n"

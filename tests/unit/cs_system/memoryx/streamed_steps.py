@@ -31,7 +31,7 @@ WIDTH = 384
 
 @dataclass(frozen=True)
 class Streamed:
-    """A step in layers, ready for an engine; with a state, batches, and what the whole step makes of them."""
+    """A step in layers, ready for an engine; with a state, batches, and the results of the whole step."""
 
     compiled: CompiledStep
     schedule: Schedule

@@ -1,4 +1,4 @@
-"""csrun init: which examples there are, and what a copy consists of."""
+"""csrun init: the list of examples, and the files of a copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Init = Callable[..., str]
 
 @pytest.fixture
 def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Init:
-    """Runs `csrun init` in an empty directory; gives what it has written to stdout."""
+    """Run `csrun init` in an empty directory; return its stdout."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""The end of a command that srun runs, where Slurm or the command does not do what it should."""
+"""The end of a command that srun runs, where Slurm or the command misbehaves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAILS = "#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n"
         # One that hangs while it tidies up is killed after its time.
         (STEP, FAILS, signal.SIGINT, ["srun got 2", "srun got 15"]),
         (STEP, TELL, signal.SIGHUP, ["srun got 15"]),
-        # Nobody can be told: srun kills.
+        # Nobody can be notified: srun kills.
         (FAILS, "", signal.SIGTERM, ["srun got 15"]),
         (STEP, FAILS, signal.SIGHUP, ["srun got 15"]),
         # A step that begins meanwhile.

@@ -9,7 +9,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+TESTS = Path(__file__).parents[1]
+SETTINGS = ("conftest.py", "systems.py")
 
 FILES = ("unit/test_one.py", "browser/test_two.py", "faults/room/test_three.py", "slurm/test_four.py")
 CONTENT = """
@@ -28,7 +29,8 @@ def test_a_file_and_what_runs_in_turn_have_one_worker_each(tmp_path: Path) -> No
         path = tmp_path / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(CONTENT)
-    shutil.copy(CONFTEST, tmp_path / "tests")
+    for name in SETTINGS:
+        shutil.copy(TESTS / name, tmp_path / "tests")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     clean["WORKERS"] = str(tmp_path / "workers")

@@ -46,10 +46,6 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
     click.echo(json.dumps(found, indent=1) if as_json else render(found), nl=as_json)
 
 
-if __name__ == "__main__":
-    main()
-
-
 Report = Mapping[str, Any]
 
 _SHOWN = 20
@@ -282,3 +278,7 @@ def _percent(row: Mapping[str, Any]) -> str:
     if percent is None:
         return "new" if row["a"] is None else "gone" if row["b"] is None else ""
     return "" if percent == 0 else f"{percent:+.1f} %"
+
+
+if __name__ == "__main__":
+    main()

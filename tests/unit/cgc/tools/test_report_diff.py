@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +96,10 @@ def test_a_folder_without_a_report_and_other_files_are_named(
         assert done.exit_code == 1
         assert message in done.output
     assert CliRunner().invoke(main, ["diff", "one"]).exit_code == 2
+
+
+def test_the_module_can_be_run(folders: dict[str, Path]) -> None:
+    command = [sys.executable, "-m", "cgc.tools.report", "diff", str(folders["wide"]), str(folders["half"])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == diff(folders["wide"], folders["half"])

@@ -1,4 +1,4 @@
-"""`cgc-report`: looks at compile reports."""
+"""The command `cgc-report`: compare compile reports."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def main() -> None:
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="All figures, unrounded, as a JSON value.")
 def diff(a: Path, b: Path, as_json: bool) -> None:
-    """Compare the reports A and B: what was compiled, how fast it is, which kernels have changed.
+    """Compare the reports A and B: program and settings, predicted speed, changed kernels.
 
-    A and B are a compile_report.json, an artifact cs_<hash>, or a folder with artifacts (a model_dir), of
-    which the newest counts.
+    A and B are a compile_report.json, an artifact cs_<hash>, or a folder with artifacts (a model_dir), whose
+    newest one is used.
 
     \b
     Examples:
       cgc-report diff float32/ float16/
       cgc-report diff --json model_dir/cs_1f.../ model_dir/cs_9b.../
 
-    Exit status: 0, also where the reports differ; 1 where there is no report; 2 for bad usage.
+    Exit status: 0, also if the reports differ; 1 if a report is missing; 2 for bad usage.
     """
     try:
         found = compare(load_report(a), load_report(b))
@@ -48,17 +48,16 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
 
 Report = Mapping[str, Any]
 
-_SHOWN = 20
-"""Rows of changed kernels that the text shows; `--json` has all."""
+_SHOWN = 20  # changed kernels in the text; `--json` has all
 
 
 class ReportError(CompileError):
-    """There is no compile report where one was named."""
+    """A compile report is missing or cannot be read."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A report and where it lies."""
+    """A report with its path and its provenance."""
 
     path: Path
     report: Report
@@ -66,22 +65,22 @@ class Loaded:
 
 
 def load_report(given: Path) -> Loaded:
-    """Reads a report.
+    """Read a report.
 
     Args:
-        given: `compile_report.json`, an artifact `cs_<hash>`, or a folder with artifacts, of which the newest
-            counts.
+        given: `compile_report.json`, an artifact `cs_<hash>`, or a folder with artifacts, whose newest one is
+            used.
 
     Raises:
-        ReportError: there is none, or it cannot be read.
+        ReportError: it is missing or cannot be read.
     """
     path = _report_file(given)
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(report, dict) or "overall" not in report:
             raise ReportError(f"{path} is no compile report; name the {REPORT_JSON} of an artifact")
-        beside = path.with_name(PROVENANCE)
-        provenance = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+        made = path.with_name(PROVENANCE)
+        provenance = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
     except (OSError, ValueError) as error:
         raise ReportError(f"cannot read {path}: {error}; compile the program again") from error
     return Loaded(path, report, provenance)
@@ -102,27 +101,27 @@ def _report_file(given: Path) -> Path:
 
 
 def compare(a: Loaded, b: Loaded) -> dict[str, Any]:
-    """What is different, as a JSON value.
+    """Build the JSON value of a comparison.
 
-    Keys: `reports` (the two files), `head` and `overall` (rows of `what`, `a`, `b`, of numbers with
-    `percent`), `bottleneck` (of both), `unit` and `parts` (kernels, or layers where weights stream: `name`,
-    family, the figure in both, PEs in both; those in one report alone have null for the other), `families`.
+    Keys: `reports` (the two files), `head` and `overall` (rows of `what`, `a`, `b`; numbers have `percent`),
+    `bottleneck` (of both), `unit` and `parts` (kernels, or layers with streamed weights: `name`, `a`, `b`,
+    `percent`, `pes` of both; null for a report that lacks it), `families`.
     """
     kinds = tuple(_execution(one.report) for one in (a, b))
     comparable = kinds[0] == kinds[1]
     return {
         "reports": [str(a.path), str(b.path)],
-        "head": [_row(name, x, y) for name, x, y in _joined(_head(a), _head(b))],
-        "overall": [_row(name, x, y) for name, x, y in _joined(_overall(a.report), _overall(b.report))],
+        "head": [_row(name, x, y) for name, x, y in _join(_head(a), _head(b))],
+        "overall": [_row(name, x, y) for name, x, y in _join(_overall(a.report), _overall(b.report))],
         "bottleneck": [_bottleneck(a.report), _bottleneck(b.report)],
         "unit": _unit(a.report) if comparable else None,
-        "parts": _changes(_parts(a.report), _parts(b.report)) if comparable else [],
-        "families": _families(a.report, b.report) if comparable and kinds[0] == "pipelined" else [],
+        "parts": _compare_parts(_parts(a.report), _parts(b.report)) if comparable else [],
+        "families": _compare_families(a.report, b.report) if comparable and kinds[0] == "pipelined" else [],
     }
 
 
 def render(diff: Mapping[str, Any]) -> str:
-    """The text of a comparison."""
+    """Render a comparison as text."""
     a, b = diff["reports"]
     blocks = [f"A: {a}\nB: {b}"]
     head = [row for row in diff["head"] if row["a"] != row["b"]]
@@ -135,19 +134,19 @@ def render(diff: Mapping[str, Any]) -> str:
     blocks.append(table(("Overall", "A", "B", "Change"), overall))
     blocks.append("Bound by: " + _arrow(*diff["bottleneck"]))
     if diff["unit"] is None:
-        blocks.append("One is pipelined and the other executed by weight streaming: no parts to compare.")
+        blocks.append("One is pipelined and the other streams its weights: no parts to compare.")
         return "\n\n".join(blocks) + "\n"
     if diff["families"]:
         families = [
             (row["family"], _arrow(*row["kernels"]), _arrow(*row["active_pes"])) for row in diff["families"]
         ]
         blocks.append(table(("Family", "Kernels", "Active PEs"), families))
-    blocks.append(_parts_text(diff["parts"], diff["unit"]))
+    blocks.append(_render_parts(diff["parts"], diff["unit"]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _parts_text(parts: Sequence[Mapping[str, Any]], unit: str) -> str:
-    """The parts that have changed, those by the most first, in a table."""
+def _render_parts(parts: Sequence[Mapping[str, Any]], unit: str) -> str:
+    """Render a table of the changed parts, the largest changes first."""
     changed = [row for row in parts if row["a"] != row["b"] or row["pes"][0] != row["pes"][1]]
     noun = "kernels" if unit == "cycles" else "layers"
     if not changed:
@@ -159,7 +158,7 @@ def _parts_text(parts: Sequence[Mapping[str, Any]], unit: str) -> str:
         table((noun[:-1].capitalize(), f"A, {unit}", f"B, {unit}", "Change", "Active PEs"), rows[:_SHOWN])
     ]
     if len(rows) > _SHOWN:
-        lines.append(f"... and {len(rows) - _SHOWN:,} more that have changed; --json has all")
+        lines.append(f"... and {len(rows) - _SHOWN:,} more changed ones; --json has all")
     lines.append(f"{len(parts) - len(changed):,} of {len(parts):,} {noun} are the same.")
     return "\n".join(lines)
 
@@ -206,7 +205,7 @@ def _unit(report: Report) -> str:
 
 
 def _parts(report: Report) -> dict[str, dict[str, Any]]:
-    """Kernels or layers by name, with the figure that counts and their PEs."""
+    """Return time and PEs of the kernels or layers by name."""
     if _execution(report) == "pipelined":
         return {k["name"]: {"value": k["deltat_cycles"], "pes": k["active_pes"]} for k in report["kernels"]}
     return {
@@ -218,7 +217,7 @@ def _parts(report: Report) -> dict[str, dict[str, Any]]:
     }
 
 
-def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _compare_parts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     nothing = {"value": None, "pes": None}
     rows = []
     for name in dict.fromkeys((*a, *b)):
@@ -227,7 +226,7 @@ def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]
     return sorted(rows, key=lambda row: -abs((row["b"] or 0) - (row["a"] or 0)))
 
 
-def _families(a: Report, b: Report) -> list[dict[str, Any]]:
+def _compare_families(a: Report, b: Report) -> list[dict[str, Any]]:
     sums = []
     for report in (a, b):
         found: dict[str, list[int]] = {}
@@ -247,7 +246,7 @@ def _families(a: Report, b: Report) -> list[dict[str, Any]]:
     ]
 
 
-def _joined(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _join(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for name in dict.fromkeys((*a, *b)):
         yield name, a.get(name), b.get(name)
 

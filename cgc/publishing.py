@@ -93,7 +93,12 @@ def publish_directory(lock: DirectoryLock, files: Mapping[str, bytes]) -> Path:
     except OSError as error:
         raise write_error(target, error) from error
     try:
-        _write_files(temporary, files)
+        for name, data in files.items():
+            with (temporary / name).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        _sync_directory(temporary)
         _rename_over(temporary, target)
     except OSError as error:
         raise write_error(target, error) from error
@@ -149,7 +154,7 @@ def _acquire(path: Path, timeout_s: float, on_wait: Callable[[str], None] | None
         try:
             locked = _try_lock(descriptor)
             done = locked is None or (locked and _is_open_on(descriptor, path))
-            holder = _read_holder(descriptor)
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another task"
             if done:
                 _sign(descriptor)
                 return descriptor, bool(locked)
@@ -188,24 +193,11 @@ def _is_open_on(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _read_holder(descriptor: int) -> str:
-    return os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another task"
-
-
 def _sign(descriptor: int) -> None:
     """Says who holds the lock, for the message of those who wait; a full disk does not matter."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-
-
-def _write_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    for name, data in files.items():
-        with (directory / name).open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    _sync_directory(directory)
 
 
 def _rename_over(temporary: Path, target: Path) -> None:

@@ -260,17 +260,14 @@ class CirhOp(IRDLOperation, ABC):
         if (layer := self.attributes.get(LAYER)) is not None and not is_layer_attr(layer):
             self.fail(f"{LAYER} is {layer}, expected an array of strings, the layers from the outermost in")
         for value in (*self.operands, *self.results):
-            self._check_tensor(value.type)
+            try:
+                require_tensor(value.type)
+            except InvalidOpError as error:
+                raise InvalidOpError(f"{self.name}: {error}") from None
         expected = self._infer_results()
         declared = tuple(result.type for result in self.results)
         if declared != expected:
             self.fail(f"result type is {_type_list(declared)}, expected {_type_list(expected)}")
-
-    def _check_tensor(self, attribute: Attribute) -> None:
-        try:
-            require_tensor(attribute)
-        except InvalidOpError as error:
-            raise InvalidOpError(f"{self.name}: {error}") from None
 
     @classmethod
     def fail(cls, message: str) -> NoReturn:

@@ -47,7 +47,14 @@ class Verifier:
         self._good = good
         for function in module.body.ops if module.body.blocks else ():
             if isinstance(function, FuncOp):
-                _check_arguments(function)
+                # Types of unused arguments are checked nowhere else.
+                for index, kind in enumerate(function.function_type.inputs):
+                    try:
+                        require_tensor(kind)
+                    except InvalidOpError as error:
+                        raise InvalidModuleError(
+                            f"func.func @{function.sym_name.data}: argument {index}: {error}"
+                        ) from error
         for block in module.body.blocks:
             _check_order(block)
 
@@ -75,17 +82,6 @@ def _describe(op: Operation, error: Exception) -> str:
     where = [text for text in (getattr(op, "node_name", None), getattr(op, "source", None)) if text]
     prefix = "" if message.startswith(op.name) else f"{op.name}: "
     return prefix + message + (f" (at {', '.join(where)})" if where else "")
-
-
-def _check_arguments(function: FuncOp) -> None:
-    """Check the types of a function's arguments: unused ones are checked nowhere else."""
-    for index, kind in enumerate(function.function_type.inputs):
-        try:
-            require_tensor(kind)
-        except InvalidOpError as error:
-            raise InvalidModuleError(
-                f"func.func @{function.sym_name.data}: argument {index}: {error}"
-            ) from error
 
 
 def _check_order(block: Block, outer: tuple[set[SSAValue], ...] = ()) -> None:

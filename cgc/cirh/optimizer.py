@@ -36,13 +36,11 @@ class OptimizerOp(CirhOp):
                 cls.require_scalar(name, tensor, param)
         return (param,) * result_count
 
-    def _operand_names(self) -> list[str]:
-        return [name for name, _ in self.get_irdl_definition().operands]
-
     def _infer_results(self) -> tuple[Tensor, ...]:
         types = (tensor_of(value) for value in self.operands)
         count = len(self.get_irdl_definition().results)
-        return self.infer(count, **dict(zip(self._operand_names(), types, strict=True)))
+        names = [name for name, _ in self.get_irdl_definition().operands]
+        return self.infer(count, **dict(zip(names, types, strict=True)))
 
 
 def _types(**operands: Value) -> dict[str, Tensor]:

@@ -62,7 +62,10 @@ def parse_module(
     try:
         module = _Parser(make_context(dialects), text, name).parse_module()
     except ParseError as error:
-        start = _start_of_use(error, text)
+        # xDSL reports undefined values at the end of the text.
+        undefined = re.match(r"values used but not defined: \[(%[^\],]+)", error.msg)
+        use = undefined and re.search(rf"{re.escape(undefined[1])}(?![\w$.-])", text)
+        start = use.start() if use else error.span.start
         raise ModuleSyntaxError(_with_location(_with_hint(error.msg), start, text, name)) from error
     except RecursionError:
         raise ModuleSyntaxError(f"{name}: brackets are nested too deeply to be read") from None
@@ -115,13 +118,6 @@ def _with_hint(message: str) -> str:
     close = get_close_matches(unknown[1].removeprefix("cirh.").lower(), mnemonics, n=1)
     hint = f"; did you mean cirh.{mnemonics[close[0]]}?" if close else "; cgc-opt --list shows all ops"
     return f"unknown op {unknown[1]}{hint}"
-
-
-def _start_of_use(error: ParseError, text: str) -> int:
-    """Return the position of the error; xDSL reports undefined values at the end of the text."""
-    undefined = re.match(r"values used but not defined: \[(%[^\],]+)", error.msg)
-    use = undefined and re.search(rf"{re.escape(undefined[1])}(?![\w$.-])", text)
-    return use.start() if use else error.span.start
 
 
 def _with_location(message: str, start: int, text: str, name: str) -> str:

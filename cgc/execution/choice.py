@@ -52,7 +52,8 @@ def compile_for(
     own = weight_streaming.STAGES if choice == "weight_streaming" else pipelined.STAGES
     stages = Stages(COMMON_STAGES + own, progress)
     optimized = rewrite_step(module, scanned, options.pipeline, stages)
-    loop = _token_loop(optimized)
+    ops = graph_function(optimized).body.block.ops
+    loop = next((op for op in ops if isinstance(op, UpdateTokenLoopOp)), None)
     if loop is not None and choice == "weight_streaming":
         raise CompileError(
             f"{describe(loop)}: a loop over tokens with execution 'weight_streaming', expected 'pipelined': "
@@ -96,11 +97,6 @@ def compile_for(
     return stages, pipelined.compile_pipelined(
         optimized, interface, copies, tried, fabric, stages, notices, options.precision
     )
-
-
-def _token_loop(module: ModuleOp) -> UpdateTokenLoopOp | None:
-    ops = graph_function(module).body.block.ops
-    return next((op for op in ops if isinstance(op, UpdateTokenLoopOp)), None)
 
 
 def _add_other_mode(

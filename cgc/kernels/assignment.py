@@ -275,7 +275,10 @@ def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSA
         index = following
         if is_last:
             break
-    _claim_activation_gradient(assignment, group)
+    for member in sorted(group.members):
+        for gradient in program.user_indices(member):
+            if program.kinds[gradient] in _OWN_GRADIENTS:
+                assignment.claim(group, gradient)
     return biases
 
 
@@ -287,14 +290,6 @@ def _bias(assignment: Assignment, index: int) -> tuple[SSAValue, list[int]] | No
         if value in program.state and elements(value) < program.elements(index):
             return value, path
     return None
-
-
-def _claim_activation_gradient(assignment: Assignment, group: Group) -> None:
-    program = assignment.program
-    for member in sorted(group.members):
-        for user in program.user_indices(member):
-            if program.kinds[user] in _OWN_GRADIENTS:
-                assignment.claim(group, user)
 
 
 def constant_shaped(program: Program, index: int) -> bool:

@@ -154,7 +154,12 @@ def loop_changes(kernel: GeneratedKernel, slowest: LoopNest) -> Iterator[tuple[s
         slowest: the nest of it that takes most of its time.
     """
     if any(value.element_bytes > _HALF_BYTES for value in kernel.program.values):
-        yield "16-bit elements", 0.5, _in_16_bits(kernel)
+        program = kernel.program
+        values = tuple(
+            replace(value, element_bytes=min(value.element_bytes, _HALF_BYTES)) for value in program.values
+        )
+        nests = tuple(replace(nest, wide=False) for nest in program.nests)
+        yield "16-bit elements", 0.5, replace(kernel, program=replace(program, nests=nests, values=values))
     nest = next(one for one in schedule_nests(kernel) if one.nest == slowest)
     for words, loops in (
         ("rows a sample", nest.time - nest.sample_loops),
@@ -166,15 +171,6 @@ def loop_changes(kernel: GeneratedKernel, slowest: LoopNest) -> Iterator[tuple[s
             yield f"half as many {words} ({half:,} for {size:,})", 0.5, _halve(kernel, size)
     if len(kernel.program.nests) > 1:
         yield "without its slowest loop nest", 1.0, _remove(kernel, nest)
-
-
-def _in_16_bits(kernel: GeneratedKernel) -> GeneratedKernel:
-    program = kernel.program
-    values = tuple(
-        replace(value, element_bytes=min(value.element_bytes, _HALF_BYTES)) for value in program.values
-    )
-    nests = tuple(replace(nest, wide=False) for nest in program.nests)
-    return replace(kernel, program=replace(program, nests=nests, values=values))
 
 
 def _halve(kernel: GeneratedKernel, size: int) -> GeneratedKernel:

@@ -91,11 +91,16 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
     width = across * (a + lines) + extra
     height = along * (b + int(coefficient("preadapt_lines"))) + extra
     fullest, held = _memory(parameters, (tile_in, tile_out), a * b, copies, width * height)
+    # Rows, and an operand that changes with every sample.
+    elements = rows * width_factor(parameters) * tile_wire_cycles(tile_in, tile_out)
+    starts = rows / parameters.get("rows_per_start", 1) * coefficient("matmul_wire_start")
+    reload = width_factor(parameters) * parameters["reload"] * parameters["inputs"] * tile_out
+    wire = np.maximum(pass_share(parameters) * (elements + starts) + reload, line_cycles(parameters))
     return Configurations(
         width=width,
         height=height,
         compute_cycles=whole_cycles(np.maximum(core_total, epilogue / lines)),
-        transmission_cycles=whole_cycles(_wire_cycles(parameters, rows, tile_in, tile_out)),
+        transmission_cycles=whole_cycles(wire),
         memory_per_pe_bytes=fullest,
         held_bytes=held,
         busy_pe_cycles=_busy_share(parameters) * a * b * copies * core_total,
@@ -144,14 +149,6 @@ def _core_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_
 
 def _busy_share(parameters: Mapping[str, int]) -> float:
     return coefficient("convolution_busy" if "lines" in parameters else "matmul_busy")
-
-
-def _wire_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_out: Ints) -> Floats:
-    """Return the transmission cycles of all rows, and of an operand that changes with every sample."""
-    elements = rows * width_factor(parameters) * tile_wire_cycles(tile_in, tile_out)
-    starts = rows / parameters.get("rows_per_start", 1) * coefficient("matmul_wire_start")
-    reload = width_factor(parameters) * parameters["reload"] * parameters["inputs"] * tile_out
-    return np.maximum(pass_share(parameters) * (elements + starts) + reload, line_cycles(parameters))
 
 
 def _memory(

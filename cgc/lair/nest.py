@@ -11,7 +11,7 @@ from xdsl.dialects import tensor
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.dialects.linalg.ops import FillOp, IndexOp, YieldOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from cgc.cirh.types import numpy_dtype, tensor_of
@@ -157,19 +157,20 @@ class _Reader:
         for argument in self._block.args:
             self._number(argument, argument=argument.index)
         for op in self._block.ops:
-            self._read(op)
+            if isinstance(op, GenericOp):
+                self._nests.append(self._generic(op))
+            elif isinstance(op, FillOp):
+                if not _is_start_of_sum(op):
+                    value = self._values[number := self._number(op.results[0])]
+                    access = Access(number, identity(len(value.shape)), writes=True)
+                    self._nests.append(
+                        LoopNest(value.shape, (), (), (access,), (("simple", 1),), 0, value.element_bytes > 2)
+                    )
+            elif isinstance(op, CallOp):
+                self._nests.append(self._call(op))
             if isinstance(op, ReturnOp):
                 returned = tuple(self._number(operand) for operand in op.operands)
         return LoopProgram(tuple(self._nests), tuple(self._values), returned)
-
-    def _read(self, op: Operation) -> None:
-        if isinstance(op, GenericOp):
-            self._nests.append(self._generic(op))
-        elif isinstance(op, FillOp):
-            if not _is_start_of_sum(op):
-                self._nests.append(self._fill(op))
-        elif isinstance(op, CallOp):
-            self._nests.append(self._call(op))
 
     def _number(self, value: SSAValue, argument: int | None = None) -> int:
         if value not in self._numbers:
@@ -218,11 +219,6 @@ class _Reader:
             arith_ops=arith_ops,
             wide=any(numpy_dtype(tensor_of(result).element_type).itemsize > 2 for result in op.results),
         )
-
-    def _fill(self, op: FillOp) -> LoopNest:
-        value = self._values[number := self._number(op.results[0])]
-        access = Access(number, identity(len(value.shape)), writes=True)
-        return LoopNest(value.shape, (), (), (access,), (("simple", 1),), 0, value.element_bytes > 2)
 
     def _call(self, op: CallOp) -> LoopNest:
         """Read a call, which touches its tensors at places that depend on data."""

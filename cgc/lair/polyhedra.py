@@ -82,7 +82,10 @@ def carried_loops(extents: Extents, mapping: AffineMap) -> tuple[int, ...]:
     For the map of a running value these are the loops of the reduction: they depend on one another, all
     others can run in parallel.
     """
-    touched = access(_shrink(extents, mapping), mapping)
+    # Loops by themselves have the same dependences with extents of 2.
+    plain = all(isinstance(expr, AffineDimExpr | AffineConstantExpr) for expr in mapping.results)
+    small = tuple(min(extent, 2) for extent in extents) if plain else extents
+    touched = access(small, mapping)
     same = touched.apply_range(touched.reverse())
     before = isl.Map.lex_lt(touched.domain().get_space())
     distances = same.intersect(before).deltas()
@@ -181,12 +184,6 @@ def _is_separable(mapping: AffineMap) -> bool:
             return False
         seen |= used
     return True
-
-
-def _shrink(extents: Extents, mapping: AffineMap) -> Extents:
-    """Return small extents with the same dependences: those of loops by themselves are 2 at most."""
-    plain = all(isinstance(expr, AffineDimExpr | AffineConstantExpr) for expr in mapping.results)
-    return tuple(min(extent, 2) for extent in extents) if plain else extents
 
 
 def _divisors(expr: AffineExpr) -> list[int]:

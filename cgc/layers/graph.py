@@ -138,10 +138,13 @@ def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
     last = inputs.pop() if micro is not None and micro.is_numbered else None
     of_batch = len(inputs) - (0 if micro is None else len(micro.whole_inputs))
     contractions = {kind for kind in set(program.kinds) if _is_contraction(kind)}
+    # A step has few types.
+    one_of = dict(zip(types, values, strict=True))
+    sizes = {kind: value_bytes(value) for kind, value in one_of.items()}
     return StepGraph(
         operands=_split_by_op(order[scanned.read], scanned.first_read),
         results=_split_by_op(np.arange(count, len(values)), scanned.first_result - count),
-        size_bytes=_sizes(values, types),
+        size_bytes=[sizes[kind] for kind in types],
         inputs=frozenset(inputs[:of_batch]),
         state=frozenset(range(len(program.state))),
         optimizer_state=frozenset(
@@ -174,13 +177,6 @@ def _numbers(types: Sequence[Attribute]) -> list[int]:
     numbers: dict[Attribute, int] = {}
     of = {key: numbers.setdefault(kind, len(numbers)) for key, kind in {id(k): k for k in types}.items()}
     return [of[id(kind)] for kind in types]
-
-
-def _sizes(values: Sequence[SSAValue], types: Sequence[int]) -> list[int]:
-    """Return the bytes of values, once for each of the few types of a step."""
-    one_of = dict(zip(types, values, strict=True))
-    sizes = {kind: value_bytes(value) for kind, value in one_of.items()}
-    return [sizes[kind] for kind in types]
 
 
 def value_bytes(value: SSAValue) -> int:

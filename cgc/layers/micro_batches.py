@@ -197,13 +197,6 @@ class _Rewriter:
             return self._is_zero(made.x)
         return isinstance(made, cirh.ConstOp) and made.splat_value() == 0
 
-    def _place_here(self, op: cirh.GatherOp | cirh.ScatterNdOp | cirh.ScatterOp) -> SSAValue:
-        """Return places among the rows of this micro-batch."""
-        places = self._made[op.indices, SOME]
-        rows = self._rows[op.indices] // self._count
-        first = self._first(rows, tensor_of(places))
-        return self._add(cirh.SubOp(places, first).take_origin(op))
-
     # Which forms are needed
 
     def _collect(self) -> None:
@@ -242,7 +235,8 @@ class _Rewriter:
             pairs = zip(op.operands, self._wanted_parts[op], strict=True)
             return [self._some(value, part) for value, part in pairs]
         if isinstance(form, int):
-            return self._cut_operands(op, form)
+            rule = self._cut_rule(op, form)
+            return [None] * len(op.operands) if rule is None else rule
         return [self._complete(value) for value in op.operands]
 
     def _some(self, value: SSAValue, part: Part) -> Form:
@@ -253,10 +247,6 @@ class _Rewriter:
     def _is_cut_at_origin(self, value: SSAValue, axis: int) -> bool:
         op = value.owner
         return isinstance(op, CirhOp) and self._cut_rule(op, axis) is not None
-
-    def _cut_operands(self, op: CirhOp, axis: int) -> Sequence[Form | None]:
-        rule = self._cut_rule(op, axis)
-        return [None] * len(op.operands) if rule is None else rule
 
     def _cut_rule(self, op: CirhOp, axis: int) -> list[Form | None] | None:
         """Return the operands of an op that is repeated for some samples only, instead of being cut."""
@@ -319,7 +309,13 @@ class _Rewriter:
         operands = [self._made[value, wanted] for value, wanted in pairs if wanted is not None]
         if form == SOME and op in self._with_own_rows:
             assert isinstance(op, cirh.GatherOp | cirh.ScatterNdOp | cirh.ScatterOp)
-            operands[list(op.operands).index(op.indices)] = self._place_here(op)
+            # Places among the rows of this micro-batch.
+            places = self._made[op.indices, SOME]
+            rows = self._rows[op.indices] // self._count
+            first = self._first(rows, tensor_of(places))
+            operands[list(op.operands).index(op.indices)] = self._add(
+                cirh.SubOp(places, first).take_origin(op)
+            )
         types = [self._type(value, form) for value in op.results]
         properties = self._properties(op, form)
         if isinstance(op, SeededRandomOp) and isinstance(form, int):
@@ -337,16 +333,14 @@ class _Rewriter:
         if tuple(types) != copy._infer_results():
             raise NotSplitError(f"{op.name}{_place(op)} has no form for some of the samples")
         if form == SOME and isinstance(op, cirh.ReduceOp) and self._is_mean_of_samples(op):
-            self._made[op.result, SOME] = self._share_of_mean(op, copy.results[0])
+            # Means of equal micro-batches add up to the mean of the batch if each is divided by their number.
+            mean = copy.results[0]
+            share = cirh.ConstOp.splat(1 / self._count, tensor_of(mean)).take_origin(op)
+            self._made[op.result, SOME] = self._add(cirh.MulOp(mean, self._add(share)).take_origin(op))
 
     def _is_mean_of_samples(self, op: cirh.ReduceOp) -> bool:
         sums_samples = self._parts[op.result] == "sum" and isinstance(self._wanted_parts[op][0], int)
         return sums_samples and op.reduce_kind == "MEAN"
-
-    def _share_of_mean(self, op: CirhOp, mean: SSAValue) -> SSAValue:
-        # Means of equal micro-batches add up to the mean of the batch if each is divided by their number.
-        share = cirh.ConstOp.splat(1 / self._count, tensor_of(mean)).take_origin(op)
-        return self._add(cirh.MulOp(mean, self._add(share)).take_origin(op))
 
     def _type(self, value: SSAValue, form: Form) -> Tensor:
         axis = self._parts[value] if form == SOME else form
@@ -366,14 +360,11 @@ class _Rewriter:
     def _cut_all(self, value: SSAValue) -> None:
         for axis in sorted(form for form in self._needed.get(value, ()) if isinstance(form, int)):
             if (value, axis) not in self._made:
-                self._made[value, axis] = self._cut(value, axis)
-
-    def _cut(self, value: SSAValue, axis: int) -> SSAValue:
-        """Cut the samples of this micro-batch out of a whole value."""
-        size = shape_of(value)[axis] // self._count
-        here = self._add(cirh.ArangeOp(size))
-        places = self._add(cirh.AddOp(here, self._first(size, tensor_of(here))))
-        return self._add(cirh.GatherOp(self._made[value, WHOLE], places, axis))
+                # Cut the samples of this micro-batch out of the whole value.
+                size = shape_of(value)[axis] // self._count
+                here = self._add(cirh.ArangeOp(size))
+                places = self._add(cirh.AddOp(here, self._first(size, tensor_of(here))))
+                self._made[value, axis] = self._add(cirh.GatherOp(self._made[value, WHOLE], places, axis))
 
     def _first(self, size: int, like: Tensor) -> SSAValue:
         """Return a tensor filled with the place of the first of `size` rows of this micro-batch."""

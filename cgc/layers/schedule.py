@@ -92,7 +92,14 @@ class _Scheduler:
             rounds=rounds,
             micro=self._micro_batches(),
         )
-        return ScheduledStep(replace(plan, values=self._values(plan)), tuple(self._functions))
+        used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
+        used |= {*plan.arguments, *plan.state.values()}
+        values, types = self._program.values, self._graph.types
+        # Types repeat, and reading a tensor type is slow: once per type.
+        tensors = {types[number]: tensor_of(values[number]) for number in used}
+        kinds = {kind: (dtype_name(tensor), tensor.get_shape()) for kind, tensor in tensors.items()}
+        specs = {number: TensorSpec(str(number), *kinds[types[number]]) for number in sorted(used)}
+        return ScheduledStep(replace(plan, values=specs), tuple(self._functions))
 
     def _micro_batches(self) -> MicroBatches:
         """Return the inputs and totals of micro-batches."""
@@ -106,16 +113,6 @@ class _Scheduler:
             number=graph.number,
             totals={graph.operands[op][0]: kind for op, kind in graph.totals.items()},
         )
-
-    def _values(self, plan: Schedule) -> dict[int, TensorSpec]:
-        """Return shapes and types of all values that calls pass."""
-        used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
-        used |= {*plan.arguments, *plan.state.values()}
-        values, types = self._program.values, self._graph.types
-        # Types repeat, and reading a tensor type is slow: once per type.
-        tensors = {types[number]: tensor_of(values[number]) for number in used}
-        kinds = {kind: (dtype_name(tensor), tensor.get_shape()) for kind, tensor in tensors.items()}
-        return {number: TensorSpec(str(number), *kinds[types[number]]) for number in sorted(used)}
 
     def _layer(self, index: int) -> LayerCalls:
         """Return the calls of a layer and its update."""
@@ -308,16 +305,13 @@ class _Planner:
     def _layer(self, op: int) -> int:
         """Return layer whose gradients arrive last of those an op needs, else the first to read its state."""
         if op not in self._layers:
-            self._layers[op] = self._find_layer(op)
+            values = self._sources(op)
+            arrived = [
+                self._made_in[made] for v in values if (made := self._graph.producer.get(v)) in self._made_in
+            ]
+            homes = [self._first_reader[value] for value in values if value in self._first_reader]
+            self._layers[op] = min(arrived or homes, default=0)
         return self._layers[op]
-
-    def _find_layer(self, op: int) -> int:
-        values = self._sources(op)
-        arrived = [
-            self._made_in[made] for v in values if (made := self._graph.producer.get(v)) in self._made_in
-        ]
-        homes = [self._first_reader[value] for value in values if value in self._first_reader]
-        return min(arrived or homes, default=0)
 
     def _sources(self, op: int) -> set[int]:
         """Return the values of other parts that an op reads, through large values of the update."""

@@ -186,20 +186,16 @@ def load_patterns(
     """
     texts = [text for group in groups for text in pattern_texts(group)]
     if present is not None:
-        texts = _usable(texts, present)
+        # Keep the patterns whose ops are present, or are made by other patterns among them.
+        known, usable = ALWAYS | present, -1
+        while usable != len(known):
+            usable = len(known)
+            known = known.union(*(text.makes for text in texts if text.needs <= known))
+        texts = [text for text in texts if text.needs <= known]
     found: dict[str, list[PatternText]] = {}
     for text in texts:
         found.setdefault(text.root.name, []).append(text)
     return {name: tuple(patterns) for name, patterns in found.items()}
-
-
-def _usable(texts: list[PatternText], present: AbstractSet[str]) -> list[PatternText]:
-    """Return the patterns whose ops are present, or are made by other patterns among them."""
-    known, usable = ALWAYS | present, -1
-    while usable != len(known):
-        usable = len(known)
-        known = known.union(*(text.makes for text in texts if text.needs <= known))
-    return [text for text in texts if text.needs <= known]
 
 
 @cache
@@ -368,13 +364,10 @@ class Fuser:
                 self._worklist.push(op)
         while (op := self._worklist.pop()) is not None:
             if is_read(op) and not self._try_patterns(op):
-                self._simplify(op)
-
-    def _simplify(self, op: CirhOp) -> None:
-        """Bring new ops into the simple form that patterns are written in."""
-        simple = simplify(op)
-        if simple is not None:
-            replace_op(op, simple, self._worklist)
+                # New ops take the simple form that patterns are written in.
+                simple = simplify(op)
+                if simple is not None:
+                    replace_op(op, simple, self._worklist)
 
     def _try_patterns(self, op: CirhOp) -> bool:
         """Try all patterns with such a root; return whether one was applied."""

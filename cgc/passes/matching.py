@@ -116,7 +116,15 @@ def compile_pattern(
                 nodes[op.val] = Node(op.val, operation=made, index=op.index.value.data)
                 made.results.append(nodes[op.val])
             case pdl.ApplyNativeConstraintOp():
-                _compile_check(op, nodes, constraints)
+                result = Node(op.res[0]) if op.res else None
+                arguments = tuple(nodes[value] for value in op.args)
+                check = Check(
+                    constraints[op.constraint_name.data], arguments, result, bool(op.is_negated.value.data)
+                )
+                for argument in set(arguments):
+                    argument.checks.append(check)
+                if result is not None:
+                    nodes[op.res[0]] = result
             case pdl.RewriteOp():
                 rewrite = op
             case _:
@@ -151,18 +159,6 @@ def _compile_operation(op: pdl.OperationOp, nodes: dict[SSAValue, Node]) -> OpNo
     )
     nodes[op.op] = node
     return node
-
-
-def _compile_check(
-    op: pdl.ApplyNativeConstraintOp, nodes: dict[SSAValue, Node], constraints: Mapping[str, Constraint]
-) -> None:
-    result = Node(op.res[0]) if op.res else None
-    arguments = tuple(nodes[value] for value in op.args)
-    check = Check(constraints[op.constraint_name.data], arguments, result, bool(op.is_negated.value.data))
-    for argument in set(arguments):
-        argument.checks.append(check)
-    if result is not None:
-        nodes[op.res[0]] = result
 
 
 _Goals: TypeAlias = "tuple[tuple[Node, Matched], _Goals] | None"

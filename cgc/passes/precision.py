@@ -14,7 +14,7 @@ from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -33,7 +33,6 @@ from cgc.cirh.ops import ops_where
 from cgc.cirh.traits import Elements, Fp16, Samples
 from cgc.cirh.types import (
     HALF_FORMAT,
-    ElementType,
     HalfFormat,
     element_type,
     half_format,
@@ -251,7 +250,13 @@ def _rewrite(function: FuncOp, half: HalfFormat) -> None:
     casts = _Casts(function, half)
     for member in members:
         for result in narrow_results(member):
-            _narrow_result(result, half_type(half), narrow_uses, casts)
+            # The result has 16 bits; users that need float32 read a cast.
+            value = Rewriter.replace_value_with_new_type(
+                result, tensor_type(shape_of(result), half_type(half))
+            )
+            for use in list(value.uses):
+                if (use.operation, use.index) not in narrow_uses:
+                    use.operation.operands[use.index] = casts.widen(value)
     for (member, index), is_mask in narrow_uses.items():
         if is_float32(member.operands[index]):
             member.operands[index] = casts.narrow(member, index, is_mask)
@@ -273,19 +278,6 @@ def _check_format(function: FuncOp, half: HalfFormat) -> None:
                 f"{argument.where}, {state}, is float16, expected float32 with the precision cbfloat16, "
                 "which float16 does not hold; give the variable the type float32 and cast where it is used"
             )
-
-
-def _narrow_result(
-    result: SSAValue,
-    narrow: ElementType,
-    narrow_uses: Mapping[tuple[CirhOp, int], bool],
-    casts: _Casts,
-) -> None:
-    """Give a result its 16-bit type, and a float32 copy to the users that need float32."""
-    value = Rewriter.replace_value_with_new_type(result, tensor_type(shape_of(result), narrow))
-    for use in list(value.uses):
-        if (use.operation, use.index) not in narrow_uses:
-            use.operation.operands[use.index] = casts.widen(value)
 
 
 def _is_mask(op: Operation, index: int) -> bool:

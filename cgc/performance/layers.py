@@ -382,7 +382,11 @@ def _plan_layer(number: int, name: str, layer: WholeLayer | None, fabric: Fabric
         return LayerPlan(number, None, None, 0.0, 0.0)
     graph = match_kernels(layer.module, layer.part)
     try:
-        copies = place_copies(_without_stash(graph), fabric)
+        # All samples pass forward before the first one passes backward, so the activations wait in the memory
+        # that no layer takes (`activation_room`).
+        kernels = tuple(kernel.without_stash() for kernel in graph.kernels)
+        stashless = KernelGraph(kernels, graph.edges, graph.batch_size, graph.input_bytes_per_sample)
+        copies = place_copies(stashless, fabric)
     except PlacementError as error:
         raise PlacementError(
             f"layer {name} does not fit on the whole wafer: {error}",
@@ -392,14 +396,6 @@ def _plan_layer(number: int, name: str, layer: WholeLayer | None, fabric: Fabric
         ) from None
     share = _forward_share(graph, copies, layer)
     return LayerPlan(number, graph, copies, share * copies.cycles, (1 - share) * copies.cycles)
-
-
-def _without_stash(graph: KernelGraph) -> KernelGraph:
-    """Return the graph without memory for activations between its forward and backward kernels."""
-    # All samples pass forward before the first one passes backward, so the activations wait in the memory
-    # that no layer takes (`activation_room`).
-    kernels = tuple(kernel.without_stash() for kernel in graph.kernels)
-    return KernelGraph(kernels, graph.edges, graph.batch_size, graph.input_bytes_per_sample)
 
 
 def _forward_share(graph: KernelGraph, copies: Copies, layer: WholeLayer) -> float:

@@ -37,7 +37,13 @@ def replica_grids(graph: KernelGraph, fabric: Fabric, count: int) -> tuple[Boxes
         count: number of copies.
     """
     found = []
-    for columns, rows in _grids(fabric, count)[:_MODEL_GRIDS]:
+    grids = [(columns, count // columns) for columns in range(1, count + 1) if count % columns == 0]
+    possible = [grid for grid in grids if grid[0] <= fabric.width and grid[1] <= fabric.height]
+    squarest = sorted(
+        possible,
+        key=lambda grid: (abs(math.log(fabric.width * grid[1] / (fabric.height * grid[0]))), grid),
+    )
+    for columns, rows in squarest[:_MODEL_GRIDS]:
         size = {"width": fabric.width // columns, "height": fabric.height // rows}
         try:
             placement = place(graph, fabric.model_copy(update=size))
@@ -57,16 +63,6 @@ def boxes_of(placement: Placement, columns: int, rows: int) -> Boxes:
         for name, rect in placement.rects.items()
     }
     return Boxes(placement.with_rects(moved), columns, rows, width - left, height - top)
-
-
-def _grids(fabric: Fabric, count: int) -> list[tuple[int, int]]:
-    """Return the columns and rows of grids of `count` boxes, squarest boxes first."""
-    grids = [(columns, count // columns) for columns in range(1, count + 1) if count % columns == 0]
-    possible = [grid for grid in grids if grid[0] <= fabric.width and grid[1] <= fabric.height]
-    return sorted(
-        possible,
-        key=lambda grid: (abs(math.log(fabric.width * grid[1] / (fabric.height * grid[0]))), grid),
-    )
 
 
 @dataclass(frozen=True)

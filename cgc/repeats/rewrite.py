@@ -52,9 +52,8 @@ def _rewrite_short(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> 
     if scanned is None:
         return None
     for kept in _KEPT:
-        with suppress(
-            CopiesDifferError, CompileError
-        ):  # errors are reported for the whole step, whose ops have names
+        # Errors are reported for the whole step, whose ops have names.
+        with suppress(CopiesDifferError, CompileError):
             source = shorten_step(module, scanned, kept)
             if source is None:
                 return None
@@ -62,30 +61,17 @@ def _rewrite_short(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> 
             with notify_watch(cross_copy):
                 run_pipeline(short, pipeline)
             if not (all_notify_watch(pipeline) and cross_copy.are_uniform()):
-                _check_fewer_copies(short, source.rebuild(), pipeline)
+                # The result may depend on the number of copies: numbers add up from copy to copy, negations
+                # cancel out. Compare with the expansion of a step that has one copy less.
+                fewer = source.rebuild().with_one_copy_less()
+                expected = expand_step(_rewrite_whole(fewer.module, pipeline), fewer)
+                if not are_equal(graph_function(expected), graph_function(short)):
+                    raise CopiesDifferError("the result of the passes depends on the number of copies")
             made = expand_step(short, source)
             if should_verify():
                 verify_module(made)
             return made
     return None
-
-
-def _check_fewer_copies(short: ModuleOp, source: ShortStep, pipeline: str) -> None:
-    """Check that a step with one copy less, rewritten and expanded, is equal to the short step.
-
-    Args:
-        short: the short step, rewritten.
-        source: the short step before the passes.
-        pipeline: the passes.
-
-    Raises:
-        CopiesDifferError: they differ.
-    """
-    # The result may depend on the number of copies: numbers add up from copy to copy, negations cancel out.
-    fewer = source.with_one_copy_less()
-    expected = expand_step(_rewrite_whole(fewer.module, pipeline), fewer)
-    if not are_equal(graph_function(expected), graph_function(short)):
-        raise CopiesDifferError("the result of the passes depends on the number of copies")
 
 
 def _rewrite_whole(module: ModuleOp, pipeline: str) -> ModuleOp:
@@ -118,7 +104,14 @@ class CrossCopyRewrites:
         origins = _NOWHERE.union(*map(self._of, seen))
         for op in made:
             self._origins[op] = origins
-        self._note(origins)
+        copies = {copy for _, copy in origins}
+        if len(copies) < 2:
+            return
+        first = min(copies)
+        if max(copies) > first + 1:
+            self._is_far = True
+        else:
+            self._between[first][frozenset((family, copy - first) for family, copy in origins)] += 1
 
     def merged(self, op: CirhOp, kept: CirhOp) -> None:
         """Record a merge. An op that all copies compute from the same values belongs to none of them."""
@@ -130,16 +123,6 @@ class CrossCopyRewrites:
     def are_uniform(self) -> bool:
         """Return True if adding a copy leaves every rewrite unchanged."""
         return not self._is_far and all(one == self._between[0] for one in self._between)
-
-    def _note(self, origins: Origins) -> None:
-        copies = {copy for _, copy in origins}
-        if len(copies) < 2:
-            return
-        first = min(copies)
-        if max(copies) > first + 1:
-            self._is_far = True
-        else:
-            self._between[first][frozenset((family, copy - first) for family, copy in origins)] += 1
 
     def _of(self, op: Operation) -> Origins:
         known = self._origins.get(op)

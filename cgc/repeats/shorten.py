@@ -157,7 +157,9 @@ class _Shortener:
         for place in range(len(step.ops)):
             if place not in out:
                 made.add_op(self._copy(place, left.get(place)))
-        return self._build_module(made, arguments, self._results(arguments_out))
+        replaced = {self._replaced[number] for number in arguments_out}
+        results = [place for place in range(len(self._step.returned)) if place not in replaced]
+        return self._build_module(made, arguments, results)
 
     def _reads_of_copies(self) -> dict[int, list[int]]:
         """Return the operands of the ops of kept copies: the next copy is the next one that is kept."""
@@ -193,11 +195,6 @@ class _Shortener:
         if value is None:
             raise CopiesDifferError("an op outside of the copies of the block reads one in the middle")
         return value
-
-    def _results(self, arguments_out: set[int]) -> list[int]:
-        """Return the indices of the results that do not replace an argument which is left out."""
-        replaced = {self._replaced[number] for number in arguments_out}
-        return [place for place in range(len(self._step.returned)) if place not in replaced]
 
     def _build_module(self, block: Block, arguments: list[int], results: list[int]) -> ShortStep:
         """Build the module around a block."""

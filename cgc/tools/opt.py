@@ -63,10 +63,6 @@ def _table(rows: list[tuple[str, str]]) -> str:
     return "".join(f"  {name:{width}}  {text}\n" for name, text in rows)
 
 
-def _read(file: str) -> str:
-    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", metavar="FILE|-", required=False)
 @click.option(
@@ -96,7 +92,7 @@ def main(
     if file is None:
         raise click.UsageError("Missing argument 'FILE|-'.")
     try:
-        text = _read(file)
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         result = transform(text, file, passes, verify_each=verify_each, canonical=canonical)
         if output is None:
             click.echo(result, nl=False)

@@ -412,7 +412,12 @@ def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
 
 def _slowest_block(parameters: Mapping[str, int], a: Ints, b: Ints, f: Ints) -> tuple[Floats, Floats]:
     """Return compute and transmission cycles of a row in the slowest block."""
-    compute = np.maximum(_core_row(parameters, a * f), _projection_row(parameters, a, b))
+    # The forward core; the backward one takes as long.
+    scores = parameters["heads"] * parameters["keys"]
+    work = coefficient("attention_mac") * _products(parameters) + coefficient("attention_exp") * scores
+    cycles: Floats = coefficient("attention_start") + width_factor(parameters) * work / (a * f)
+    core = cycles
+    compute = np.maximum(core, _projection_row(parameters, a, b))
     tile_in, tile_out = _tiles(parameters, a, b)
     wire = tile_wire_cycles(tile_in, tile_out) * width_factor(parameters) + coefficient("matmul_wire_start")
     return compute, pass_share(parameters) * wire
@@ -437,14 +442,6 @@ def _projection_row(parameters: Mapping[str, int], a: Ints, b: Ints) -> Floats:
 def _products(parameters: Mapping[str, int]) -> int:
     """Return the multiplications of a row with keys and values."""
     return 2 * parameters["keys"] * parameters["width"]
-
-
-def _core_row(parameters: Mapping[str, int], pes: Ints) -> Floats:
-    """Return the compute cycles of a row in the forward core; the backward one takes as long."""
-    scores = parameters["heads"] * parameters["keys"]
-    work = coefficient("attention_mac") * _products(parameters) + coefficient("attention_exp") * scores
-    cycles: Floats = coefficient("attention_start") + width_factor(parameters) * work / pes
-    return cycles
 
 
 def _memory(

@@ -53,7 +53,13 @@ def match_sums(assignment: Assignment) -> None:
     sums = sums_of_samples(assignment)
     others = frozenset(sums)
     for index in sums:
-        _claim_inner(assignment, index)
+        # A sum of two results of one kernel joins that kernel.
+        owners = {
+            None if producer is None else assignment.owner(producer)
+            for producer in map(program.producer, program.ops[index].operands)
+        }
+        if assignment.is_free(index) and len(owners) == 1 and (owner := owners.pop()) is not None:
+            assignment.claim(owner, index)
         if (
             assignment.is_free(index)
             and _joins_streams(program, index)
@@ -70,17 +76,6 @@ def sums_of_samples(assignment: Assignment) -> list[int]:
         for index in assignment.free()
         if program.kinds[index] in SUMS and program.ops[index].results[0] in program.per_sample_values
     ]
-
-
-def _claim_inner(assignment: Assignment, index: int) -> None:
-    """Assign a sum of two results of one kernel to that kernel."""
-    program = assignment.program
-    owners = {
-        None if producer is None else assignment.owner(producer)
-        for producer in map(program.producer, program.ops[index].operands)
-    }
-    if assignment.is_free(index) and len(owners) == 1 and (owner := owners.pop()) is not None:
-        assignment.claim(owner, index)
 
 
 def _joins_streams(program: Program, index: int) -> bool:
@@ -184,17 +179,12 @@ def _claim_mask(assignment: Assignment, group: Group, index: int) -> None:
             pending = sorted({*pending, *program.user_indices(user)})
         elif program.kinds[user] in _USES:
             assignment.claim(group, user)
-            _claim_scaling(assignment, group, user)
-
-
-def _claim_scaling(assignment: Assignment, group: Group, use: int) -> None:
-    """Claim the multiplication by 1 / (1 - rate) next to a use of the mask, before or after it."""
-    program = assignment.program
-    for neighbor in (*program.producers(use), *program.user_indices(use)):
-        if program.kinds[neighbor] not in _SCALES:
-            continue
-        if any(_is_constant(program, operand) for operand in program.ops[neighbor].operands):
-            assignment.claim(group, neighbor)
+            # The multiplication by 1 / (1 - rate) is before or after a use of the mask.
+            for scaling in (*program.producers(user), *program.user_indices(user)):
+                if program.kinds[scaling] not in _SCALES:
+                    continue
+                if any(_is_constant(program, operand) for operand in program.ops[scaling].operands):
+                    assignment.claim(group, scaling)
 
 
 def _is_constant(program: Program, value: SSAValue) -> bool:

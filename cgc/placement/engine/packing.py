@@ -270,21 +270,21 @@ def _make_stacks(
     for length in range(1, count + 1):
         best: _Stacks | None = None
         for size in range(1, min(length, len(rows)) + 1):
-            option = _add_row(stacks[length - size], rows[size - 1], count, length, size)
+            stack = stacks[length - size]
+            row = rows[size - 1]
+            starts = count - length + 1
+            rest = length - size
+            heights = stack.heights[:starts] + row.heights[rest : rest + starts]
+            wires = stack.wires[:starts] + row.wires[rest : rest + starts]
+            option = _Stacks(
+                np.minimum(heights, np.int32(NEVER)), wires, np.full(heights.shape, size, np.int8)
+            )
             best = option if best is None else _select_stacks(best, option, frugality)
         assert best is not None
         if stop() or bool((best.heights > height).all()):
             break
         stacks.append(best)
     return stacks
-
-
-def _add_row(stack: _Stacks, row: _Rows, count: int, length: int, size: int) -> _Stacks:
-    starts = count - length + 1
-    rest = length - size
-    heights = stack.heights[:starts] + row.heights[rest : rest + starts]
-    wires = stack.wires[:starts] + row.wires[rest : rest + starts]
-    return _Stacks(np.minimum(heights, np.int32(NEVER)), wires, np.full(heights.shape, size, np.int8))
 
 
 def _select_stacks(one: _Stacks, other: _Stacks, frugality: float) -> _Stacks:

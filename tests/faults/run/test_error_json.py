@@ -296,7 +296,7 @@ def test_the_error_of_an_unwritable_artifact_gives_advice(
     def full(*_arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("cgc.publishing._write_files", full)
+    monkeypatch.setattr("cgc.publishing._rename_over", full)
     report = failure()
     assert (report["kind"], report["exit_code"]) == ("ArtifactWriteError", 1)
     assert report["faults"][0]["what_to_do"].startswith("free some space")

@@ -154,7 +154,8 @@ def write_elements(path: Path, placed: Iterable[tuple[int, Elements]], end: int)
                 chunk = content[start : start + CHUNK_BYTES]
                 position = offset + start + _write(file, chunk, offset + start)
                 if position - sent >= CHUNK_BYTES:
-                    _start_writeback(file, sent, position)
+                    # Only a hint to start writing to the disk: the file is synchronized at the end.
+                    _libc().sync_file_range(file, _long(sent), _long(position - sent), _SYNC_FILE_RANGE_WRITE)
                     sent = position
     finally:
         os.close(file)
@@ -190,11 +191,6 @@ def _reserve(file: int, size: int) -> None:
         number = ctypes.get_errno()
         if number in _NO_SPACE:
             raise OSError(number, os.strerror(number))
-
-
-def _start_writeback(file: int, start: int, end: int) -> None:
-    """Start writing a part of a file to the disk; only a hint, since the file is synchronized at the end."""
-    _libc().sync_file_range(file, _long(start), _long(end - start), _SYNC_FILE_RANGE_WRITE)
 
 
 def _libc() -> ctypes.CDLL:

@@ -120,7 +120,9 @@ class _Writer:
         if isinstance(leaf, torch.Tensor):
             return self._put_tensor(key, leaf)
         if isinstance(leaf, np.ndarray) and leaf.dtype != object:
-            return self._put_array(key, leaf)
+            narrow = leaf.dtype == ml_dtypes.bfloat16
+            self._place(key, leaf.view(np.int16) if narrow else leaf)
+            return {"is_bfloat16": narrow, "__TYPE__": ARRAY, "__NUMPY__": True, "compressed": False}
         if leaf is None:
             return _plain(NONE)
         if isinstance(leaf, str):
@@ -158,12 +160,6 @@ class _Writer:
             "compressed": False,
         }
         self._place(key, host)
-        return described
-
-    def _put_array(self, key: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-        narrow = array.dtype == ml_dtypes.bfloat16
-        described = {"is_bfloat16": narrow, "__TYPE__": ARRAY, "__NUMPY__": True, "compressed": False}
-        self._place(key, array.view(np.int16) if narrow else array)
         return described
 
     def _place(self, key: str, elements: Elements) -> None:

@@ -77,7 +77,12 @@ class InputFiles:
             InputNotSentError: It refers to an object that belongs to this process, such as an open file.
             InputTransferError: The file cannot be written.
         """
-        content = pickle.dumps({"sys.path": sys.path, "input": _pickle_input(transferred)})
+        try:
+            pickled = pickle_by_value(transferred)
+        except Exception as error:
+            culprit = find_unpicklable(transferred.function, transferred.args, transferred.kwargs)
+            raise InputNotSentError(culprit, error) from error
+        content = pickle.dumps({"sys.path": sys.path, "input": pickled})
         try:
             self.make_directory()
             replace_file(self._path(run), self._digest(content) + content, mode=0o600)
@@ -143,14 +148,6 @@ def files_of_job(directory: Path, secret: str) -> InputFiles:
     """Return the files of one start of a job; a restart in the same directory has other files."""
     start = hashlib.sha256(f"inputs of {secret}".encode()).hexdigest()[:12]
     return InputFiles(directory / f"inputs-{start}", secret)
-
-
-def _pickle_input(given: TransferredInput) -> bytes:
-    try:
-        return pickle_by_value(given)
-    except Exception as error:
-        culprit = find_unpicklable(given.function, given.args, given.kwargs)
-        raise InputNotSentError(culprit, error) from error
 
 
 def pickle_by_value(value: Any) -> bytes:

@@ -156,7 +156,11 @@ class LocalWorkers:
         self._files.make_directory()
         log.info("starting %d workers; their logs: %s", number, self._logs)
         atexit.register(self._tidy)  # registered first, so that it runs after the end of the job
-        arguments = [_interpreter(), "-P", "-m", "cstorch", str(directory)]
+        # The launchers' wrapper, if it runs this program, provides modules for input functions that import
+        # older libraries or missing packages.
+        wrapped = os.environ.get(PYTHON_VARIABLE) == sys.executable
+        interpreter = str(BIN / "python") if wrapped else sys.executable
+        arguments = [interpreter, "-P", "-m", "cstorch", str(directory)]
         self._job = LocalJob(number, arguments, self._logs, self._files.end_file)
 
     def _tidy(self) -> None:
@@ -168,12 +172,6 @@ class LocalWorkers:
         if isinstance(error, KeyboardInterrupt) and self._job.ended:
             return WorkersEndedError(self._logs)
         return error
-
-
-def _interpreter() -> str:
-    """Return the interpreter for workers: the launchers' wrapper if it runs this program, else its Python."""
-    # The wrapper provides modules for input functions that import older libraries or missing packages.
-    return str(BIN / "python") if os.environ.get(PYTHON_VARIABLE) == sys.executable else sys.executable
 
 
 def main() -> None:

@@ -144,7 +144,8 @@ class DataExecutor:
         checkpoint_steps_of(checkpoint_steps)  # raise errors here, not in the loop
         self._checkpoints = checkpoint_steps or 0
         self._batches = 0
-        self._changes = {} if cs_config is None else _settings(cs_config)
+        given = {} if cs_config is None else CSConfig.of(cs_config).settings()
+        self._changes = {name: value for name, value in given.items() if value is not None}
         if micro_batch_size is None:
             micro_batch_size = performance.micro_batch_size
         size = micro_batch_size_of(micro_batch_size)
@@ -232,12 +233,6 @@ def current_executor() -> DataExecutor | None:
     """Return the innermost executor whose loop the program is in."""
     running_executors = Program.current().part(_RunningExecutors).stack
     return running_executors[-1] if running_executors else None
-
-
-def _settings(cs_config: Any) -> dict[str, Any]:
-    """Return the settings that a configuration of one loop changes; None leaves a setting unchanged."""
-    given = CSConfig.of(cs_config).settings()
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _new_folder(folder: Path) -> Path:

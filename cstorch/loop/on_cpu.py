@@ -51,7 +51,11 @@ class CpuLoop(ProgramLoop):
         if not self.trains:
             return
         if self.completed == 1:
-            self._start_log()
+            base.set_up_reports()
+            first = steps_done()
+            self._progress = HostProgress(
+                configuration().model_dir, first, first + self.steps, _STEPS_PER_LOG_LINE, resumes=False
+            )
         continue_at(steps_done() + 1)
 
     def step_returned(self, returned: Any) -> None:
@@ -76,13 +80,6 @@ class CpuLoop(ProgramLoop):
         super().abandon(error)
         if self.trains and error is not None:
             log_how_to_resume(error)
-
-    def _start_log(self) -> None:
-        base.set_up_reports()
-        first = steps_done()
-        self._progress = HostProgress(
-            configuration().model_dir, first, first + self.steps, _STEPS_PER_LOG_LINE, resumes=False
-        )
 
 
 def _loss(returned: Any) -> float | None:

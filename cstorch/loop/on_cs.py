@@ -252,9 +252,10 @@ class Loop(ProgramLoop):
         name_of_value = self._names_of_values.get(self._number_of(tensor))
         if name_of_value is not None:
             return from_array(np.asarray(self._outputs[name_of_value]), tensor.dtype)
-        state = self._state_of_value(tensor)
-        if state is not None:
-            return state.to_host()
+        # A recorded value that becomes a state tensor, as one of `state_dict()` in the step.
+        state_name = self._states_of_values.get(self._number_of(tensor))
+        if state_name is not None and self.step is not None:
+            return self.step.traced.state[state_name].to_host()
         if tensor.host is None:
             raise ClosureError(
                 "a step closure gets a tensor that no step has returned, expected one that the step returns "
@@ -282,11 +283,6 @@ class Loop(ProgramLoop):
         if tensor.elem is None or value_of(tensor).recording is not self._latest:
             return 0
         return value_of(tensor).value.id
-
-    def _state_of_value(self, tensor: DeviceTensor) -> DeviceTensor | None:
-        """Return the state tensor that a recorded value becomes, as one of `state_dict()` in the step."""
-        name = self._states_of_values.get(self._number_of(tensor))
-        return None if name is None or self.step is None else self.step.traced.state[name]
 
     def batches(self) -> Iterator[Any]:
         """Yield the batch without values, once for each step."""
@@ -622,16 +618,12 @@ def _with_values(loop: ProgramLoop, x: Any) -> Any:
 
     def value(tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, DeviceTensor):
-            return _call_hooks(loop.value_of(tensor))
+            found = loop.value_of(tensor)
+            for hook in list(Program.current().hooks.tensor_to_cpu.values()):
+                hook(found, "output")
+            return found
         # Closures call `numpy()`, which refuses tensors with gradients, on the CPU backend too.
         return tensor if tensor.is_leaf else tensor.detach()
 
     with_values = pytree.tree_map_only(torch.Tensor, value, x)
     return pytree.tree_map_only(StateSteps, lambda _: steps_done(), with_values)
-
-
-def _call_hooks(tensor: torch.Tensor) -> torch.Tensor:
-    """Call the hooks of `backends.ltc_backend` with a tensor that has come to this CPU, and return it."""
-    for hook in list(Program.current().hooks.tensor_to_cpu.values()):
-        hook(tensor, "output")
-    return tensor

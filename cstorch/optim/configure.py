@@ -121,7 +121,11 @@ def configure_param_groups(
     groups: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            exempt = no_decay(name, parameter) if no_decay else _is_bias_or_norm(model, name)
+            if no_decay:
+                exempt = no_decay(name, parameter)
+            else:
+                module, _, own = name.rpartition(".")
+                exempt = own.endswith("bias") or "Norm" in type(model.get_submodule(module)).__name__
             groups[exempt].append(parameter)
     rated = zip(groups, (rate, 0.0), strict=True)
     found = [{"params": group, "weight_decay": value} for group, value in rated if group]
@@ -148,11 +152,6 @@ def _split_by_factor(
             if members:
                 found.append({**group, "params": members, "adjust_learning_rate": factor})
     return found
-
-
-def _is_bias_or_norm(model: nn.Module, name: str) -> bool:
-    module, _, own = name.rpartition(".")
-    return own.endswith("bias") or "Norm" in type(model.get_submodule(module)).__name__
 
 
 def configure_lr_scheduler(

@@ -295,7 +295,9 @@ class Recording:
             return Recorded(args[0].meta, args[0].value, self)
         if func in _SIZES:
             return func(args[0].meta, *args[1:], **kwargs)
-        if not _is_supported(func, args, kwargs) and func not in self._composed:
+        is_complex = any(isinstance(x, torch.Tensor) and x.is_complex() for x in leaves((args, kwargs)))
+        supported = SUPPORTED_COMPLEX if is_complex else SUPPORTED
+        if _full_name(func) not in supported and func not in self._composed:
             found = self._compose(func, args, kwargs)
             if found is not NotImplemented:
                 return found
@@ -445,12 +447,6 @@ def _shapes_key(nest: Any) -> Hashable | None:
     if kind is dict:
         return _shapes_key(tuple(nest.items()))
     return None if isinstance(nest, torch.Tensor | torch.Generator) else (kind, nest)
-
-
-def _is_supported(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True if the importer has a rule for an operation on such arguments."""
-    is_complex = any(isinstance(x, torch.Tensor) and x.is_complex() for x in leaves((args, kwargs)))
-    return _full_name(func) in (SUPPORTED_COMPLEX if is_complex else SUPPORTED)
 
 
 @cache

@@ -345,7 +345,17 @@ class RunState:
             raise EndOfInputError(f"the input ended at position {self.position}: all workers have ended")
         chunk = self.spec.chunk_batches
         chunk_end = (self.position // chunk + 1) * chunk
-        end = min(chunk_end, self._first_missing())
+        workers = self.spec.num_workers
+        # The lowest position from the cursor on that has not been received.
+        missing = min(
+            position_of(
+                worker.index,
+                max(worker.received, count_before(worker.index, workers, self.position)),
+                workers,
+            )
+            for worker in self._workers
+        )
+        end = min(chunk_end, missing)
         if limit is not None:
             end = min(end, self.position + limit)
         if end <= self.position:
@@ -353,18 +363,6 @@ class RunState:
         first, self.position = self.position, end
         self._skip_holes()
         return first, end - first
-
-    def _first_missing(self) -> int:
-        """Return the lowest position from the cursor on that has not been received."""
-        num_workers = self.spec.num_workers
-        return min(
-            position_of(
-                worker.index,
-                max(worker.received, count_before(worker.index, num_workers, self.position)),
-                num_workers,
-            )
-            for worker in self._workers
-        )
 
     def _is_finished(self) -> bool:
         return all(

@@ -267,28 +267,24 @@ class Session:
         _log.info("waiting for the CS system until %s, for %.0f s", until, now_s - start_s)
         return now_s
 
-    def _ping_if_quiet(self) -> None:
-        """Send a ping unless something was sent lately, or is being sent right now."""
-        quiet_s = time.monotonic() - self._last_sent_s
-        if quiet_s < self._liveness_s / _PINGS_PER_LIVENESS or not self._sending.acquire(blocking=False):
-            return
-        try:
-            with self._lock:
-                self._core.ping()
-            self._send_queued()
-        finally:
-            self._sending.release()
-
     # -- the second thread -------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         poller = select.poll()
         # Credit does not wake this thread, the end of the stream does.
         poller.register(self._connection, select.POLLRDHUP)
-        interval_ms = self._liveness_s / _PINGS_PER_LIVENESS * 1000
+        interval_s = self._liveness_s / _PINGS_PER_LIVENESS
         with contextlib.suppress(SessionOverError):
             while self.end is None:
-                if poller.poll(interval_ms):
+                if poller.poll(1000 * interval_s):
                     self._receive_rest(PeerGoneError("the connection was closed"))
-                else:
-                    self._ping_if_quiet()
+                    continue
+                quiet_s = time.monotonic() - self._last_sent_s
+                # Bytes that are being sent right now serve as a ping.
+                if quiet_s >= interval_s and self._sending.acquire(blocking=False):
+                    try:
+                        with self._lock:
+                            self._core.ping()
+                        self._send_queued()
+                    finally:
+                        self._sending.release()

@@ -68,18 +68,6 @@ def _split(value: str) -> tuple[str, list[str]]:
     host, *ports = value.split(":")
     if _is_ipv6(value):
         raise BadAddressError(value, f"put the IPv6 address in brackets: [{value}]:{DEFAULT_PORT}")
-    return _check_host(value, host), ports
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_host(value: str, host: str) -> str:
     if not host:
         raise BadAddressError(value, "no host before the port")
     if host.isdigit():
@@ -92,4 +80,12 @@ def _check_host(value: str, host: str) -> str:
             raise BadAddressError(value, f"'{host}' is not an IPv4 address") from None
     elif len(host) > 253 or not _HOST_NAME.fullmatch(host):
         raise BadAddressError(value, f"'{host}' is neither an IP nor a host name")
-    return host
+    return host, ports
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

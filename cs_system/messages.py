@@ -194,7 +194,10 @@ def pack_tensors(
     room = chunk_bytes
     for name, array in tensors.items():
         dtype_named(array.dtype.name)
-        data = _little_endian_bytes(array)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        if flat.dtype.byteorder == ">" or (flat.dtype.byteorder == "=" and sys.byteorder == "big"):
+            flat = flat.byteswap()
+        data = flat.view(np.uint8).data
         offset = 0
         while offset < len(data) or offset == 0:
             chunk = pb.TensorChunk(name=name, offset=offset, data=bytes(data[offset : offset + room]))
@@ -212,13 +215,6 @@ def pack_tensors(
                 break
     if group:
         yield group
-
-
-def _little_endian_bytes(array: np.ndarray) -> memoryview:
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if flat.dtype.byteorder == ">" or (flat.dtype.byteorder == "=" and sys.byteorder == "big"):
-        flat = flat.byteswap()
-    return flat.view(np.uint8).data
 
 
 class TensorAssembler:

@@ -113,6 +113,19 @@ class SystemInfo:
 
 def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
     """Convert the answer of the system at `address`."""
+    current = message.run
+    run = RunInfo(
+        job=current.job,
+        since=current.since,
+        step=current.step,
+        steps_per_s=current.steps_per_s,
+        samples_per_s=current.samples_per_s,
+        workers=tuple(WorkerInfo(w.worker, w.phase, w.host, w.batches) for w in current.input.workers),
+        waiting_for=tuple(current.input.waiting_for),
+        late=current.late,
+        slow=current.slow,
+        wafers=tuple(WaferInfo(wafer.computing, wafer.receiving) for wafer in current.wafers),
+    )
     return SystemInfo(
         name=message.name,
         version=message.version,
@@ -123,27 +136,11 @@ def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
         data_address=host_port(message.data_host or address.host, message.data_port),
         uptime_s=message.uptime_s,
         waiting_jobs=message.waiting_jobs,
-        run=_read_run(message.run) if message.HasField("run") else None,
+        run=run if message.HasField("run") else None,
         limits=Limits(
             message.limits.message_bytes, message.limits.artifact_bytes, message.limits.input_memory_bytes
         ),
         num_csx=message.num_csx or 1,
-    )
-
-
-def _read_run(message: pb.RunInfo) -> RunInfo:
-    workers = (WorkerInfo(w.worker, w.phase, w.host, w.batches) for w in message.input.workers)
-    return RunInfo(
-        job=message.job,
-        since=message.since,
-        step=message.step,
-        steps_per_s=message.steps_per_s,
-        samples_per_s=message.samples_per_s,
-        workers=tuple(workers),
-        waiting_for=tuple(message.input.waiting_for),
-        late=message.late,
-        slow=message.slow,
-        wafers=tuple(WaferInfo(wafer.computing, wafer.receiving) for wafer in message.wafers),
     )
 
 

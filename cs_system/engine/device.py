@@ -124,9 +124,15 @@ def check_state(interface: StepInterface, state: Mapping[str, np.ndarray]) -> No
     """
     specs = tuple(spec for spec in interface.state if spec.name in state)
     problems = state_problems(specs, {n: (a.dtype.name, a.shape) for n, a in state.items()})
-    problems = problems or [
-        problem for spec in specs for problem in _narrowing_problem(spec, state[spec.name])
-    ]
+    for spec in () if problems else specs:
+        array, narrow = state[spec.name], dtype_named(device_dtype(spec.dtype))
+        if narrow == array.dtype or not array.size or not np.issubdtype(narrow, np.integer):
+            continue
+        limits, least, most = np.iinfo(narrow), array.min(), array.max()
+        if least < limits.min or most > limits.max:
+            problems.append(
+                f"'{spec.name}' has values from {least} to {most}; the device computes in {narrow}"
+            )
     if problems:
         raise StateMismatchError.of(problems)
 
@@ -170,12 +176,3 @@ def device_errors(kind: type[CsSystemError], doing: str) -> Iterator[None]:
         if "RESOURCE_EXHAUSTED" in message:
             raise DeviceMemoryError(f"out of memory while {doing}: {message}") from error
         raise kind(f"{doing} failed: {message}") from error
-
-
-def _narrowing_problem(spec: TensorSpec, array: np.ndarray) -> Iterator[str]:
-    narrow = dtype_named(device_dtype(spec.dtype))
-    if narrow == array.dtype or not array.size or not np.issubdtype(narrow, np.integer):
-        return
-    limits = np.iinfo(narrow)
-    if array.min() < limits.min or array.max() > limits.max:
-        yield f"'{spec.name}' has values from {array.min()} to {array.max()}; the device computes in {narrow}"

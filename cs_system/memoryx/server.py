@@ -535,19 +535,6 @@ class WaferConnection:
             if self._has_ended:
                 raise PeerGoneError("the connection has ended")
 
-    def _end(self) -> None:
-        with self._changed:
-            self._has_ended = True
-            self._changed.notify_all()
-        self.end_snapshot()
-        for line in (self._line, *(listener.line for listener in self._listeners)):
-            line.connection.shut_down()
-        if self._last_step is not None:
-            self._last_step.streamed.set()
-        self._shared.put(None)
-        self._to_stream.put(None)
-        self._to_update.put(None)
-
     def _run_guarded(self, body: Callable[[], None]) -> None:
         """Run the body of a thread; the first failure ends all of them."""
         try:
@@ -560,7 +547,17 @@ class WaferConnection:
             log.exception("internal error of MemoryX")
             self._fail(SystemBugError(f"internal error of MemoryX: {type(error).__name__}: {error}"))
         finally:
-            self._end()
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+            self.end_snapshot()
+            for line in (self._line, *(listener.line for listener in self._listeners)):
+                line.connection.shut_down()
+            if self._last_step is not None:
+                self._last_step.streamed.set()
+            self._shared.put(None)
+            self._to_stream.put(None)
+            self._to_update.put(None)
 
     def _fail(self, error: CsSystemError) -> None:
         """Send the error to the wafer, if it is still connected."""

@@ -35,7 +35,7 @@ from cs_system.memoryx.protocol import (
     split_views,
 )
 from cs_system.memoryx.store import SharedFiles, SharedModel, always_streamed
-from cs_toolkit.layered_step import Schedule, Shard
+from cs_toolkit.layered_step import Shard
 from cs_toolkit.wire import Connection, connect
 
 log = logging.getLogger("cs_system.server")
@@ -118,6 +118,7 @@ class WeightStream:
         self._files: SharedModel | None = None
         self._streamed: Sequence[Sequence[int]] = self._traffic.to_wafer
         self._in_files: queue.SimpleQueue[tuple[int, dict[int, np.ndarray]] | None] = queue.SimpleQueue()
+        # For each slot and call, the arrays by number.
         self._slots: list[list[dict[int, np.ndarray]]] = []
         self._slot = 0
         self._room = threading.Semaphore(SLOTS)
@@ -173,7 +174,15 @@ class WeightStream:
             if self._reads_in_place:
                 in_slots = [()] * len(in_slots)
             self._start("files", self._read_files)
-        self._slots = _allocate_slots(self._schedule, in_slots)
+        specs = [[self._schedule.values[number] for number in numbers] for numbers in in_slots]
+        memory = [aligned_empty(max(map(padded_bytes, specs), default=0)) for _ in range(SLOTS)]
+        self._slots = [
+            [
+                dict(zip(numbers, split_views(slot, call_specs), strict=True))
+                for numbers, call_specs in zip(in_slots, specs, strict=True)
+            ]
+            for slot in memory
+        ]
         send_frame(self._connection, FrameType.MAPPED, int(self._files is not None))
 
     def _start(self, name: str, body: Callable[[], None]) -> None:
@@ -276,19 +285,6 @@ def wait_for_item(arrived: queue.SimpleQueue[T | CsSystemError]) -> T:
         arrived.put(found)  # for the next caller
         raise found
     return found
-
-
-def _allocate_slots(schedule: Schedule, calls: Sequence[Sequence[int]]) -> list[list[dict[int, np.ndarray]]]:
-    """Allocate the slots: for each slot and call the arrays by number."""
-    specs = [[schedule.values[number] for number in numbers] for numbers in calls]
-    memory = [aligned_empty(max(map(padded_bytes, specs), default=0)) for _ in range(SLOTS)]
-    return [
-        [
-            dict(zip(numbers, split_views(slot, call_specs), strict=True))
-            for numbers, call_specs in zip(calls, specs, strict=True)
-        ]
-        for slot in memory
-    ]
 
 
 def connect_memoryx(address: tuple[str, int]) -> Connection:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,15 @@ def serve(options: ServerOptions) -> int:
     device = ThreadPoolExecutor(1, thread_name_prefix="device")
     # The device starts in the background: only the first program has to wait for it, not the first call.
     start = device.submit(start_device, _xla_cache(options))
-    start.add_done_callback(lambda future: _log_device(future, threads))
+
+    def log_device(future: Future[str]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            log.error("the device failed to start: %s", error)
+        elif not future.cancelled():
+            log.info("device: %s, %d thread(s)", future.result(), threads)
+
+    start.add_done_callback(log_device)
     code, busy = asyncio.run(_serve(options, device))
     if busy:
         log.warning("the run did not end in time and is abandoned")
@@ -132,7 +140,11 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
             raise PortInUseError.at(options.host, options.port, "--port", _bind_error(options)) from error
         await server.start()
         try:
-            await _wait_for_members(leader, options.system.wafers, signals)
+            deadline = time.monotonic() + JOIN_TIMEOUT_S
+            while leader is not None and not leader.is_complete and not signals.is_caught:
+                if time.monotonic() > deadline:
+                    raise leader.missing(options.system.wafers)
+                await asyncio.sleep(_POLL_S)
             with _ReadyFile(options, port, receiver.address[1]):
                 caught = await signals.first()
                 log.info("%s: shutting down", caught.name)
@@ -165,19 +177,6 @@ def _unreachable(option: str, host: str) -> BadOptionError:
         f"{option}={host}: only this machine reaches it, expected an address that the other hosts of the "
         "group reach (to listen on all: 0.0.0.0)"
     )
-
-
-async def _wait_for_members(leader: GroupLeader | None, count: int, signals: _Signals) -> None:
-    """Wait until all systems of the group have joined, or a signal arrives.
-
-    Raises:
-        GroupError: some are missing.
-    """
-    deadline = time.monotonic() + JOIN_TIMEOUT_S
-    while leader is not None and not leader.is_complete and not signals.is_caught:
-        if time.monotonic() > deadline:
-            raise leader.missing(count)
-        await asyncio.sleep(_POLL_S)
 
 
 class _Signals:
@@ -277,16 +276,3 @@ def advertised_host(host: str, advertise: str) -> str:
     except OSError:  # the name of this machine cannot be resolved
         return "::1" if ":" in host else "127.0.0.1"
     return name
-
-
-def _log_device(future: object, threads: int) -> None:
-    from concurrent.futures import Future
-
-    assert isinstance(future, Future)
-    if future.cancelled():
-        return
-    error = future.exception()
-    if error is None:
-        log.info("device: %s, %d thread(s)", future.result(), threads)
-    else:
-        log.error("the device failed to start: %s", error)

@@ -457,15 +457,16 @@ class Run:
             raise WrongOrderError(f"{name} while {self._operation} is running; wait for its end")
         self._operation = name
         self._current = future = asyncio.get_running_loop().run_in_executor(self._device, function, *args)
-        future.add_done_callback(self._operation_ended)
+
+        def end_operation(future: asyncio.Future[T]) -> None:
+            self._operation = self._current = None
+            if not future.cancelled():
+                # Retrieves the error, which asyncio would report as unhandled if the caller is gone.
+                future.exception()
+
+        future.add_done_callback(end_operation)
         # Shielded, because the thread cannot be interrupted: it continues when the caller is cancelled.
         return await asyncio.shield(future)
-
-    def _operation_ended(self, future: asyncio.Future[T]) -> None:
-        self._operation = self._current = None
-        if not future.cancelled():
-            # Retrieves the error, which asyncio would report as unhandled if the caller is gone.
-            future.exception()
 
 
 def _is_ready(worker: WorkerStats) -> bool:

@@ -209,7 +209,11 @@ class StepLoop:
         return ended
 
     def _have_batches(self, batcher: _Batcher) -> bool:
-        """Return True if there is a span with unused batches; wait for one only while the device is idle."""
+        """Return True if there is a span with unused batches; wait for one only while the device is idle.
+
+        Raises:
+            StallError: the device has waited for longer than the time limit.
+        """
         if self._span is not None:
             return True
         idle_since_s = None if self._in_flight else time.monotonic()
@@ -217,7 +221,12 @@ class StepLoop:
             self._span = self._ring.take(0.0 if self._in_flight else batcher.due_in_s(_POLL_S))
         except StallError as error:
             if not self._in_flight:
-                self._note_stall(error)
+                now_s = time.monotonic()
+                if self._progress.waiting_since is None:
+                    self._progress.waiting_since = now_s
+                waited_s = now_s - self._progress.waiting_since
+                if waited_s > self._input_timeout_s:
+                    raise StallError(self._ring.stall_text(waited_s), error.worker) from None
                 batcher.flush()
             return False
         finally:
@@ -226,19 +235,6 @@ class StepLoop:
         self._used = 0
         self._progress.waiting_since = None
         return True
-
-    def _note_stall(self, error: StallError) -> None:
-        """Record since when the device has been waiting.
-
-        Raises:
-            StallError: it has waited for longer than the time limit.
-        """
-        now_s = time.monotonic()
-        if self._progress.waiting_since is None:
-            self._progress.waiting_since = now_s
-        waited_s = now_s - self._progress.waiting_since
-        if waited_s > self._input_timeout_s:
-            raise StallError(self._ring.stall_text(waited_s), error.worker) from None
 
     def _dispatch(self, limit: int) -> int:
         span = self._span

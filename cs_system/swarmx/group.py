@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import secrets
@@ -10,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -42,7 +41,7 @@ from cs_system.memoryx.protocol import (
 )
 from cs_system.messages import samples_per_step
 from cs_system.swarmx.health import HeartbeatMonitor, StragglerMonitor, WorkReport
-from cs_system.swarmx.hosts import HostPool, LocalHost, RunHosts, Wafer
+from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
 from cs_system.swarmx.protocol import LOST_S, WaferAssignment, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.step import CompiledStep
@@ -232,8 +231,11 @@ class GroupEngine(LayeredEngine):
                 target=self._watch, args=(heartbeats, self._stragglers, stop), daemon=True
             ).start()
             self._connections = accept_wafers(listener, token, self.wafers, heartbeats)
-        with _reserve_port(hosts) as port:
-            self._assign(host_port(hosts.address, port), addresses, token)
+        with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
+            # Reserves a free port, which only the first wafer's coordinator can share.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.bind((hosts.listen, 0))
+            self._assign(host_port(hosts.address, holder.getsockname()[1]), addresses, token)
 
     def _assign(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
         """Send the wafers their assignments, and wait until they are ready."""
@@ -353,15 +355,6 @@ def _has_aborted(wafer: Wafer) -> bool:
     while not wafer.has_ended and time.monotonic() < deadline:
         time.sleep(_EXIT_CODE_TIMEOUT_S / 50)
     return wafer.exit_code == -signal.SIGABRT
-
-
-@contextlib.contextmanager
-def _reserve_port(hosts: RunHosts) -> Iterator[int]:
-    """Reserve a free port in the body, which only the first wafer's coordinator can share."""
-    with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((hosts.listen, 0))
-        yield int(holder.getsockname()[1])
 
 
 def accept_wafers(

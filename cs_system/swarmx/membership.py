@@ -301,8 +301,12 @@ def run_member(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -
     Raises:
         GroupError: there is no leader, it refuses this host, or its connection broke.
     """
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise _SignalError(number)
+
     for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, _on_signal)
+        signal.signal(each, stop)
     wafer = _CurrentWafer()
     try:
         channel, leader = join_group(file, number, timeout_s)
@@ -389,7 +393,3 @@ class _CurrentWafer:
         process, self._process = self._process, None
         if process is not None:
             process.end(timeout_s)
-
-
-def _on_signal(number: int, _: object) -> NoReturn:
-    raise _SignalError(number)

@@ -117,7 +117,7 @@ def test_an_argument_that_no_op_takes_has_a_static_shape() -> None:
         parse_module(text)
 
 
-STEP = (Path(__file__).parents[2] / "golden" / "cgc" / "fc_mnist_train.mlir").read_text(encoding="utf-8")
+STEP = (Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("passes", ["", "default", "lower-to-lair"])

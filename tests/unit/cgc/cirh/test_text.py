@@ -227,7 +227,7 @@ def test_names_of_values_do_not_collide() -> None:
     assert print_module(parse_module(text)) == text
 
 
-STEP = Path(__file__).parents[2] / "golden" / "cgc" / "fc_mnist_train.mlir"
+STEP = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"
 
 
 def both(item: ModuleOp | Attribute) -> tuple[str, str]:

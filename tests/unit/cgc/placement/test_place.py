@@ -155,7 +155,7 @@ def test_hundreds_of_different_kernels_fill_the_fabric(cs2: Fabric) -> None:
 def test_a_placement_is_the_same_in_every_process(cs2: Fabric) -> None:
     """The placement is part of an artifact that is named by its content."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_placement_place as t\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_place as t\n"
         "graph = t.chain(*[t.layer(f'fc{i}', 100 + 9 * i, 50 + 5 * i) for i in range(12)])\n"
         "placement = t.place(graph, t.load_fabric('cs2'))\n"
         "print(sorted(placement.rects.items()), placement.target_cycles)"

@@ -36,8 +36,8 @@ from cstorch.errors import ConfigureError
 from cstorch.input.workers import LocalWorkers, job_directory, job_files, serve_and_leave
 from cstorch.job import task
 from cstorch.loop import base
-from cstorch.precision import mix_precision
 from cstorch.program import Program, configuration
+from cstorch.tracing.precision import mix_precision
 from input_rules.input_export import export_requested
 
 log = logging.getLogger("cstorch")

@@ -24,7 +24,7 @@ from cstorch.amp.half import (
     use_bfloat16,
 )
 from cstorch.amp.loss_scaling import GradScaler, isfinite, optimizer_step, setup_optimizer, update_if_finite
-from cstorch.precision import HALF_DTYPES, half_dtype
+from cstorch.tracing.precision import HALF_DTYPES, half_dtype
 
 __all__ = [
     "HALF_DTYPES",

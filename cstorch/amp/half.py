@@ -11,7 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cstorch.compatibility import log_unused
-from cstorch.precision import (
+from cstorch.program import Program, use_cs
+from cstorch.tracing.places import Places
+from cstorch.tracing.precision import (
     format_of,
     half_dtype,
     is_mixed,
@@ -19,8 +21,6 @@ from cstorch.precision import (
     name_half_dtype,
     torch_half_dtype,
 )
-from cstorch.program import Program, use_cs
-from cstorch.tracing.places import Places
 from cstorch.tracing.recorder import current_recording
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,7 +32,7 @@ _REGISTERED = "_cstorch_casting"
 def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
     """Choose the 16-bit type and compute whole steps in it; `autocast` chooses a part of a step.
 
-    Arguments, result and errors are those of `cstorch.precision.name_half_dtype`.
+    Arguments, result and errors are those of `cstorch.tracing.precision.name_half_dtype`.
     """
     found = name_half_dtype(value)
     mix_precision()

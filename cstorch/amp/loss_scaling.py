@@ -11,7 +11,7 @@ from torch import nn
 from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.errors import StepError
 from cstorch.optim.registry import check_optimizer
-from cstorch.precision import half_dtype, mix_precision
+from cstorch.tracing.precision import half_dtype, mix_precision
 from cstorch.tracing.recorder import current_recording
 from cstorch.tracing.state import place_with_models, register
 

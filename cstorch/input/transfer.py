@@ -23,7 +23,7 @@ from typing import Any
 from cs_runtime.options import RunSettings
 from cs_toolkit.files import replace_file
 from cstorch.errors import InputNotSentError, InputTransferError
-from cstorch.precision import half_dtype, is_mixed
+from cstorch.tracing.precision import half_dtype, is_mixed
 
 _SUFFIX = ".input"
 _DIGEST_BYTES = hashlib.sha256().digest_size

@@ -36,8 +36,8 @@ from cstorch.errors import WorkersEndedError
 from cstorch.input.loader import InputLoader
 from cstorch.input.transfer import InputFiles, TransferredInput, files_of_job
 from cstorch.job import reading_as
-from cstorch.precision import mix_precision, name_half_dtype
 from cstorch.program import Program, configuration
+from cstorch.tracing.precision import mix_precision, name_half_dtype
 
 log = logging.getLogger("cstorch")
 

@@ -20,7 +20,6 @@ from torch.nn import functional
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError
-from cstorch.precision import format_of, is_mixed
 from cstorch.tracing.device import (
     DEVICE,
     INDEXING,
@@ -46,6 +45,7 @@ from cstorch.tracing.masks import (
 )
 from cstorch.tracing.operations import DECOMPOSED, rule_of, running_rule
 from cstorch.tracing.places import Places, user_line
+from cstorch.tracing.precision import format_of, is_mixed
 from cstorch.tracing.replacements import COMPOSED, composing
 from cstorch.tracing.selections import apply, compare_count, name_of, rows_of, writes_in_place
 from cstorch.tracing.values import META, Mode, Recorded, leaves, map_leaves

@@ -14,7 +14,7 @@ import torch
 
 from cstorch import amp
 from cstorch.amp.half import set_half_dtype, use_bfloat16
-from cstorch.precision import half_dtype, mix_precision, torch_half_dtype
+from cstorch.tracing.precision import half_dtype, mix_precision, torch_half_dtype
 from cstorch.v1.session.environment import state, use_cs
 
 __all__ = [

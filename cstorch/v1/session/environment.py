@@ -23,9 +23,9 @@ from cstorch.compatibility import log_unused
 from cstorch.config import Configuration
 from cstorch.job import leave_to_chief
 from cstorch.loop.rates import RateTracker
-from cstorch.precision import name_half_dtype
 from cstorch.program import Program
 from cstorch.startup import start_process, start_session
+from cstorch.tracing.precision import name_half_dtype
 from cstorch.utils.helpers import named_leaves
 from cstorch.v1.session.rendezvous import announce_end
 

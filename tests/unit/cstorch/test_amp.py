@@ -17,7 +17,7 @@ from torch import nn
 import cstorch
 from cstorch import amp
 from cstorch.errors import StepError
-from cstorch.precision import half_dtype, mix_precision, name_half_dtype
+from cstorch.tracing.precision import half_dtype, mix_precision, name_half_dtype
 
 from .conftest import BothWays
 

@@ -22,9 +22,9 @@ from cgc.passes.pipeline import run_pipeline
 from cstorch import amp, backends
 from cstorch.errors import ConfigureError, StepError
 from cstorch.optim import AdamW
-from cstorch.precision import half_dtype, mix_precision, name_half_dtype, precision_of
 from cstorch.program import Program
 from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.precision import half_dtype, mix_precision, name_half_dtype, precision_of
 from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import TracedStep, trace
 from tests.programs.pytorch.language_models import TinyGPT

@@ -1,8 +1,7 @@
-"""Compile artifacts: directories `cs_<64 hex>` that hold everything about one compiled step, as data.
+"""Compile artifacts: directories `cs_<64 hex>` with all data of one compiled step.
 
-The name is a digest of what was compiled and with what; `manifest.json` holds the digest of every file.
-An artifact is opened only if all of them agree, and appears under its name complete or not at all
-(`cgc.publishing`).
+The name is a digest of the inputs of the compile; `manifest.json` has the digest of every file. Opening an
+artifact checks all of them, and writing one is atomic (`cgc.publishing`).
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _OUTSIDE_OF_KEY = ("importers", "tools")
 
 @dataclass(frozen=True)
 class Artifact:
-    """An artifact whose files were found intact when it was opened.
+    """An artifact whose files were intact when it was opened.
 
     Attributes:
         path: the directory.
-        manifest: what it holds.
+        manifest: its manifest.
     """
 
     path: Path
@@ -63,12 +62,12 @@ class Artifact:
 
     @property
     def estimates(self) -> Estimates:
-        """What the performance model predicts for the wafer."""
+        """Predictions of the performance model for the wafer."""
         return self.manifest.estimates
 
     @property
     def step(self) -> CompiledStep:
-        """What the CS system is told of the step; raises as `read` does."""
+        """The description of the step for the CS system; raises as `read` does."""
         manifest = self.manifest
         executables = []
         for entry in manifest.executables:
@@ -86,11 +85,11 @@ class Artifact:
         )
 
     def executable_bytes(self, name: str) -> bytes:
-        """The bytes of an executable; raises as `read` does."""
+        """Return the bytes of an executable; raises as `read` does."""
         return self.read(executable_file(name))
 
     def read(self, name: str) -> bytes:
-        """The content of one file.
+        """Return the content of one file.
 
         Raises:
             CorruptArtifactError: it is missing, or has changed since it was written.
@@ -99,18 +98,18 @@ class Artifact:
 
 
 def artifact_path(compile_dir: Path, key: str) -> Path:
-    """Where the artifact of a key lies."""
+    """Return the path of the artifact with a key."""
     return compile_dir / f"{NAME_PREFIX}{key}"
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What compiled an artifact, as far as it decides what comes out.
+    """The versions that determine the result of a compile.
 
     Attributes:
         tool: `tool_version()`.
-        jax: its version: the executable is what this jax lowers the ops to, another version may round
-            differently, and one that is much older may not be able to read it.
+        jax: version of JAX, which lowers the ops. Another version may round differently, and a much older one
+            may be unable to read the executable.
         format: FORMAT_VERSION.
     """
 
@@ -120,7 +119,7 @@ class Toolchain:
 
     @classmethod
     def current(cls) -> Toolchain:
-        """The one that runs."""
+        """Return the toolchain of this process."""
         return cls(tool_version(), metadata.version("jax"), FORMAT_VERSION)
 
     def __str__(self) -> str:
@@ -134,14 +133,14 @@ def artifact_key(
     fabric: Mapping[str, Any],
     toolchain: Toolchain | None = None,
 ) -> str:
-    """The digest that names an artifact: equal exactly if compiling again would give the same.
+    """Return the digest that names an artifact: equal if and only if a recompile would give the same.
 
     Args:
-        digest: `cgc.cirh.op_table.module_digest` of the module as it was given to the compiler.
-        layers: of its ops in order, each with how many have it in a row; the report names kernels by them.
-        options: what the user chose, as JSON values.
+        digest: `cgc.cirh.op_table.module_digest` of the original module.
+        layers: layers of its ops in order, run-length encoded; the report names kernels by them.
+        options: choices of the user, as JSON values.
         fabric: the fabric, as JSON values.
-        toolchain: what compiles it; None for the one that runs.
+        toolchain: the compiling toolchain; None for that of this process.
 
     Returns:
         64 hex digits.
@@ -160,13 +159,13 @@ def artifact_key(
 
 
 def find_older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> tuple[Path, Toolchain] | None:
-    """The artifact of a program that another version of the compiler made, and that version.
+    """Find an artifact of the program that another toolchain has compiled; return it with the toolchain.
 
-    A directory whose manifest does not tell is passed over: the answer is for a message.
+    Directories with an unreadable manifest are skipped: the result is only used in a message.
 
     Args:
-        compile_dir: where artifacts lie.
-        key_of: the program's `artifact_key` with a toolchain.
+        compile_dir: the folder of artifacts.
+        key_of: returns the program's `artifact_key` for a toolchain.
     """
     for manifest in sorted(compile_dir.glob(f"{NAME_PREFIX}*/{MANIFEST}")):
         with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
@@ -179,7 +178,7 @@ def find_older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> tuple[P
 
 @functools.cache
 def tool_version() -> str:
-    """The compiler's version: a digest of its sources, so that no change of it reuses what it made before."""
+    """Return the version of the compiler: a digest of its sources, so that a changed one reuses nothing."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for relative in compiler_sources():
@@ -189,10 +188,10 @@ def tool_version() -> str:
 
 
 def compiler_sources() -> list[Path]:
-    """The files that decide what a compilation gives, relative to this package, sorted.
+    """Return the files that determine the result of a compile, relative to this package, sorted.
 
-    The importers are left out: what they produce, the module, is in the key itself. So are the colors of
-    the report's page, and programs beside the compiler.
+    The importers are left out, because the module that they make is part of the key. So are style sheets of
+    the report and command line tools.
     """
     root = Path(__file__).parent
     sources = (path.relative_to(root) for path in root.rglob("*") if path.suffix in _SOURCE_SUFFIXES)
@@ -200,7 +199,7 @@ def compiler_sources() -> list[Path]:
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions that the manifest records, for readers."""
+    """Return the versions that the manifest records for the reader."""
     packages = ("jax", "jaxlib", "xdsl")
     return {"python": python_version(), **{name: metadata.version(name) for name in packages}}
 
@@ -208,20 +207,20 @@ def tool_versions() -> dict[str, str]:
 def artifact_lock(
     compile_dir: Path, key: str, timeout_s: float, on_wait: Callable[[str], None] | None = None
 ) -> AbstractContextManager[DirectoryLock]:
-    """Lets one task at a time compile for a key; see `cgc.publishing.directory_lock`."""
+    """Let one task at a time compile for a key (`cgc.publishing.directory_lock`)."""
     return directory_lock(artifact_path(compile_dir, key), timeout_s, on_wait)
 
 
 def publish(lock: DirectoryLock, manifest: Manifest, files: Mapping[str, bytes]) -> Artifact:
-    """Writes an artifact under its name, in the place of one that may be there.
+    """Write an artifact under its name, replacing an existing one.
 
     Args:
-        lock: of `artifact_lock` for the manifest's key.
+        lock: `artifact_lock` of the manifest's key.
         manifest: its `files` are `file_entries(files)`.
         files: all of `cgc.manifest.FILES` for its mode of execution, and the file of every executable.
 
     Raises:
-        ArtifactWriteError: the disk is full, or permission is missing; nothing half-written is left.
+        ArtifactWriteError: the disk is full, or permission is missing; no partial artifact is left.
     """
     text = manifest.model_dump_json(indent=1) + "\n"
     path = publish_directory(lock, {**files, MANIFEST: text.encode()})
@@ -229,14 +228,14 @@ def publish(lock: DirectoryLock, manifest: Manifest, files: Mapping[str, bytes])
 
 
 def file_entries(files: Mapping[str, bytes]) -> dict[str, FileEntry]:
-    """Digest and size of every file."""
+    """Return digest and size of every file."""
     return {
         name: FileEntry(sha256=_sha256(data), size_bytes=len(data)) for name, data in sorted(files.items())
     }
 
 
 def open_artifact(path: Path | str) -> Artifact:
-    """Opens an artifact after checking its manifest, its name and every digest.
+    """Open an artifact after checking its manifest, its name and every digest.
 
     Raises:
         CorruptArtifactError: names the file and what is wrong with it.
@@ -253,10 +252,10 @@ def open_artifact(path: Path | str) -> Artifact:
 
 
 def parse_manifest(data: bytes, path: Path) -> Manifest:
-    """A manifest from its bytes; `path` is the artifact's, for messages.
+    """Parse a manifest; `path` of the artifact is for messages.
 
     Raises:
-        CorruptArtifactError: no JSON, another format version, or fields that are wrong.
+        CorruptArtifactError: invalid JSON, another format version, or invalid fields.
     """
     where = path / MANIFEST
     try:

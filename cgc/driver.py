@@ -3,9 +3,8 @@
     check -> passes -> kernels -> placement -> performance model -> report
                    \\-> executables (jax.export)                      -> artifact
 
-What follows the passes depends on the mode of execution, see `cgc.execution`.
-
-A program that was compiled before is found by its key and not compiled again.
+The stages after the passes depend on the mode of execution (`cgc.execution`). A program that was compiled
+before is found by its key.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _VALIDATE_STAGES = 3
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """A program that can be compiled: its kernels, and the seconds it took to find out."""
+    """A program that can be compiled: its kernels, and the seconds that the check took."""
 
     graph: KernelGraph
     seconds: float
@@ -63,11 +62,11 @@ class CompileResult:
     """A compiled program.
 
     Attributes:
-        artifact: what was written or found.
-        reused: it was found ("Cached compilation found for this model configuration").
-        warnings: for the user, one line each.
-        seconds: that this took, waiting for another task included.
-        report: the estimates as objects; None if the artifact was reused. `report_text` is there always.
+        artifact: the artifact that was written or found.
+        reused: True if it was found ("Cached compilation found for this model configuration").
+        warnings: warnings for the user, one line each.
+        seconds: duration, including the wait for another task.
+        report: the estimates as objects; None if the artifact was reused. `report_text` is always available.
     """
 
     artifact: Artifact
@@ -78,7 +77,7 @@ class CompileResult:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """For the user: why the step is executed as it is, where that was left to the compiler."""
+        """Notices for the user: reasons of the choices that were left to the compiler."""
         return tuple(self.artifact.manifest.notices)
 
     @property
@@ -95,17 +94,17 @@ def validate_step(
     *,
     interface: StepInterface | None = None,
 ) -> ValidationResult:
-    """Checks that a program can be compiled: its interface, a rewritten copy, its kernels.
+    """Check that a program can be compiled: its interface, a rewritten copy, its kernels.
 
     Args:
         module: a step with `cs.mode`; it is not changed.
-        options: of the compiler.
-        fabric: what the program is for; only `compile_step` places kernels on it.
-        progress: told when a stage begins.
-        interface: that of the module, where somebody has read it already; else it is read here.
+        options: options of the compiler.
+        fabric: the target; only `compile_step` places kernels on it.
+        progress: called when a stage begins.
+        interface: the interface of the module, if the caller has read it.
 
     Raises:
-        CompileError: it cannot; the message names the op, its node and the user's line.
+        CompileError: it cannot be compiled; the message names the op, its node and the user's line.
     """
     from cgc.execution.pipelined import match_step
 
@@ -131,26 +130,26 @@ def compile_step(
     on_wait: Callable[[str], None] | None = None,
     made: Provenance | None = None,
 ) -> CompileResult:
-    """Compiles a program, or finds it compiled.
+    """Compile a program, or find its artifact.
 
-    Of several tasks that compile the same program at once, one compiles and the others wait and use the
-    result. An artifact that cannot be trusted is compiled again, with a warning.
+    If several tasks compile the same program at once, one compiles, and the others wait and use its result.
+    A corrupt artifact is recompiled with a warning.
 
     Args:
         module: a step with `cs.mode`; it is not changed.
-        compile_dir: where artifacts lie; created if missing.
-        options: of the compiler.
-        fabric: what to place the kernels on.
-        progress: told when a stage begins.
-        interface: that of the module, where somebody has read it already; else it is read here.
-        lock_timeout_s: patience with another task that compiles the same program.
-        on_wait: called with who that is, before waiting for it.
-        made: told in the reports for people, and in a file of its own. It is no part of the key, and the
-            other files do not depend on it.
+        compile_dir: the folder of artifacts; created if missing.
+        options: options of the compiler.
+        fabric: the fabric to place the kernels on.
+        progress: called when a stage begins.
+        interface: the interface of the module, if the caller has read it.
+        lock_timeout_s: time to wait for another task that compiles the same program.
+        on_wait: called with the name of that task before the wait.
+        made: provenance, for the human-readable reports and a separate file. It is not part of the key, and
+            no other file depends on it.
 
     Raises:
-        CompileError: the program is invalid, cannot be executed or placed.
-        ArtifactWriteError: full disk, missing permission; nothing half-written is left.
+        CompileError: the program is invalid, or cannot be executed or placed.
+        ArtifactWriteError: the disk is full, or permission is missing; no partial artifact is left.
         ArtifactLockError: another task took longer than `lock_timeout_s`.
     """
     start = time.monotonic()
@@ -185,7 +184,7 @@ def compile_step(
 
 
 def _find(compile_dir: Path, key: str) -> tuple[Artifact | None, str | None]:
-    """(the artifact of a key, None) or (None, what is wrong with what lies there, if anything does)."""
+    """Return (artifact, None), or (None, a warning if an artifact exists that cannot be used)."""
     path = artifact_path(compile_dir, key)
     if not os.path.lexists(path):
         return None, None
@@ -203,7 +202,7 @@ def _find(compile_dir: Path, key: str) -> tuple[Artifact | None, str | None]:
 
 
 def _older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> str | None:
-    """Why a program that was compiled before is compiled again, if another version of the compiler did it."""
+    """Return a warning if another version of the compiler has compiled the program."""
     found = find_older(compile_dir, key_of)
     if found is None:
         return None

@@ -1,6 +1,6 @@
 """Errors of the graph compiler.
 
-Every error says what was got, what was expected and what to do. `exit_code` is the exit status of a command
+Messages contain the actual and the expected value, and advice. `exit_code` is the exit status of a command
 line tool that ends with the error: 1 for an expected failure, 2 for bad usage or input.
 """
 
@@ -45,11 +45,11 @@ class PipelineError(CompileError):
 
 
 class GraphImportError(CompileError):
-    """A framework's graph that cannot become CIRH; the message lists everything that is wrong with it.
+    """A framework's graph that cannot be imported; the message lists all its problems.
 
     Attributes:
-        faults: one line of text per fault.
-        details: the same for programs.
+        faults: one line of text per problem.
+        details: the same as objects.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class CorruptArtifactError(CompileError):
 
 
 class ArtifactWriteError(CompileError, WriteError):
-    """An artifact that could not be written (disk full, no permission); nothing half-written is left."""
+    """An artifact that could not be written (disk full, no permission); no partial artifact is left."""
 
     def __init__(self, message: str, what_to_do: str) -> None:
         self.fault_fields = {"what_to_do": what_to_do}
@@ -89,26 +89,26 @@ class ArtifactWriteError(CompileError, WriteError):
 
 
 class ArtifactLockError(CompileError):
-    """Another task has been compiling the same program for longer than this one is willing to wait."""
+    """Another task has been compiling the same program for longer than the timeout."""
 
 
 class KernelGraphError(CompileError):
-    """Kernels that cannot be sized: an unknown family, a missing or impossible size, two of one name."""
+    """Kernels that cannot be sized: an unknown family, a missing or impossible size, a duplicate name."""
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """What a fabric lacks for a kernel graph.
+    """Resources that a kernel graph needs, and those of the fabric.
 
     Attributes:
-        needed_pes: PEs of all kernels at their smallest and slowest, on a fabric of any size that has as much
+        needed_pes: PEs of all kernels at their smallest and slowest, on a fabric of any size with the same
             memory per PE.
         available_pes: PEs of the fabric.
-        largest_kernel: name of the kernel that needs the most of them.
-        largest_kernel_pes: how many.
-        fullest_kernel: name of the kernel that has the most memory per PE when it is spread over as much of
+        largest_kernel: name of the kernel that needs the most PEs.
+        largest_kernel_pes: number of its PEs.
+        fullest_kernel: name of the kernel that needs the most memory per PE when it is spread over as much of
             the fabric as it can use.
-        needed_bytes_per_pe: how much that is.
+        needed_bytes_per_pe: that memory per PE.
         available_bytes_per_pe: memory of a PE.
     """
 
@@ -122,7 +122,7 @@ class Shortage:
 
 
 class ReplicaError(CompileError):
-    """Copies of a model on one wafer that cannot be: samples they cannot share, or no room for so many."""
+    """Replicas that are impossible: the batch is not divisible by them, or they do not fit the wafer."""
 
     @property
     def fault_fields(self) -> dict[str, str | None]:
@@ -131,11 +131,11 @@ class ReplicaError(CompileError):
 
 
 class PlacementError(CompileError):
-    """Kernels that do not fit on the fabric: which one, what it needs, what there is.
+    """Kernels that do not fit on the fabric.
 
     Attributes:
-        shortage: the figures, None for a graph without kernels.
-        kernel: the one that it is about; of all kernels together, the largest.
+        shortage: needed and available resources, None for a graph without kernels.
+        kernel: the kernel that does not fit; if all together do not fit, the largest.
         source: the user's line of that kernel, if known.
     """
 

@@ -1,8 +1,7 @@
-"""A step as bytes that any process with jax can run: `jax.export` of the whole program for CPU and CUDA.
+"""Executables: `jax.export` of a whole program for CPU and CUDA, which any process with JAX can run.
 
-`cs_system.engine.executable` loads them. jax reads what it wrote for at least six months of
-releases; the artifact's key holds the version all the same, because what XLA computes may change in the
-last place.
+`cs_system.engine.executable` loads them. JAX reads exports of at least the last six months. The artifact's
+key has the version of JAX nevertheless, because results of XLA may change in the last place.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ PLATFORMS = ("cpu", "cuda")
 
 
 def export_step(module: ModuleOp, interface: StepInterface) -> bytes:
-    """Lowers a module for all platforms and serializes it; equal modules give equal bytes.
+    """Lower a module for all platforms and serialize it; equal modules give equal bytes.
 
     Args:
         module: the step.
-        interface: its own, as `cgc.cirh.interface.step_interface` reads it.
+        interface: its interface (`cgc.cirh.interface.step_interface`).
 
     Raises:
         LoweringError: an op, or a value in it, cannot be executed.
@@ -44,7 +43,7 @@ def export_step(module: ModuleOp, interface: StepInterface) -> bytes:
 
 @contextlib.contextmanager
 def _no_source_locations() -> Iterator[None]:
-    """Keeps paths and line numbers of whoever calls the compiler out of the bytes."""
+    """Keep paths and line numbers of the caller out of the bytes."""
     import jax
 
     setting = "jax_traceback_in_locations_limit"

@@ -1,4 +1,4 @@
-"""`manifest.json`: what an artifact is, what goes into and out of its step, digests of its files."""
+"""`manifest.json`: identity of an artifact, interface of its step, digests of its files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cs_toolkit.step import Execution, Mode, Precision, StepInterface, TensorSpec
 
+# Incremented when a file of the artifact changes its meaning; artifacts of other versions are recompiled.
 FORMAT_VERSION = 6
-"""Grows when a file of the artifact changes its meaning; an artifact of another version is compiled again."""
 
 MANIFEST = "manifest.json"
 CIRH_TEXT = "cirh.mlir"
@@ -23,9 +23,10 @@ REPORT_TEXT = "compile_report.txt"
 REPORT_JSON = "compile_report.json"
 REPORT_HTML = "compile_report.html"
 SCHEDULE = "schedule.json"
+# Only in artifacts that were compiled by a program.
 PROVENANCE = "provenance.json"
-"""Who compiled what, when: in artifacts that a program has made, see `cgc.manifest`."""
 
+# Files of an artifact by execution mode, in addition to the manifest and its executables.
 FILES: Mapping[Execution, tuple[str, ...]] = {
     "pipelined": (
         CIRH_TEXT,
@@ -39,15 +40,14 @@ FILES: Mapping[Execution, tuple[str, ...]] = {
     ),
     "weight_streaming": (CIRH_TEXT, SCHEDULE, REPORT_TEXT, REPORT_JSON, REPORT_HTML),
 }
-"""What an artifact of each execution mode consists of, beside the manifest and its executables."""
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+# A name without a folder: a manifest never leads out of its artifact.
 FileName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-"""A name without a folder: a manifest never leads out of its artifact."""
 
 
 def executable_file(name: str) -> str:
-    """The file of an executable: what `jax.export` has serialized."""
+    """Return the name of an executable's file, which `jax.export` has serialized."""
     return f"{name}.jaxexport"
 
 
@@ -56,7 +56,7 @@ class _Frozen(BaseModel):
 
 
 class Tensor(_Frozen):
-    """One argument or result of the step; `dtype` is the IR's, before 64-bit integers are narrowed."""
+    """One argument or result of the step; `dtype` is that of CIRH, before 64-bit integers are narrowed."""
 
     name: str
     dtype: str
@@ -73,7 +73,7 @@ class Interface(_Frozen):
 
     @classmethod
     def from_step(cls, interface: StepInterface) -> Interface:
-        """The interface of a module in its JSON form."""
+        """Return the JSON form of an interface."""
         return cls(
             inputs=[_to_json(spec) for spec in interface.inputs],
             state=[_to_json(spec) for spec in interface.state],
@@ -82,7 +82,7 @@ class Interface(_Frozen):
         )
 
     def to_step(self) -> StepInterface:
-        """The inverse of `from_step`."""
+        """Return the interface of a JSON form."""
         return StepInterface(
             inputs=tuple(_from_json(tensor) for tensor in self.inputs),
             state=tuple(_from_json(tensor) for tensor in self.state),
@@ -92,11 +92,11 @@ class Interface(_Frozen):
 
 
 class ExecutableEntry(_Frozen):
-    """One compiled function of the step; `executable_file` tells where it lies.
+    """One compiled function of the step, in the file `executable_file(name)`.
 
     Attributes:
         name: unique in the artifact.
-        interface: what goes into and comes out of this function, under names of its own.
+        interface: arguments and results of the function, under its own names.
     """
 
     name: FileName
@@ -107,8 +107,8 @@ class FabricName(_Frozen):
     """The fabric that the step is placed on.
 
     Attributes:
-        name: as in `configs/`.
-        processing_elements: of the whole fabric.
+        name: its name in `configs/`.
+        processing_elements: number of PEs of the whole fabric.
     """
 
     name: str
@@ -116,11 +116,11 @@ class FabricName(_Frozen):
 
 
 class _WaferEstimates(_Frozen):
-    """What the performance model predicts in every execution mode; not measured.
+    """Predictions of the performance model in every execution mode; not measured.
 
     Attributes:
         samples_per_s: the rate at the fabric's clock.
-        active_pes: processing elements that the kernels take.
+        active_pes: PEs of the kernels.
         total_utilization: their share of the fabric, 0 to 1.
     """
 
@@ -130,10 +130,10 @@ class _WaferEstimates(_Frozen):
 
 
 class PipelinedEstimates(_WaferEstimates):
-    """Those of a step whose layers are on the wafer at once.
+    """Estimates of a step with all layers on the wafer at once.
 
     Attributes:
-        execution: tells the estimates of one mode from those of another.
+        execution: distinguishes the estimates of different modes.
         deltat_cycles: cycles between two samples, of one copy of the model.
         replicas: copies of the model on the wafer, which share the samples of a step.
     """
@@ -143,20 +143,20 @@ class PipelinedEstimates(_WaferEstimates):
     replicas: int = Field(default=1, gt=0)
 
 
+# The bottleneck of a step with weight streaming.
 Bound = Literal["compute", "latency", "weight bandwidth", "activation memory", "update"]
-"""What keeps a step with weight streaming from being faster."""
 
 
 class StreamedEstimates(_WaferEstimates):
-    """Those of a step with one layer at a time on the wafer; PEs are those of the largest layer.
+    """Estimates of a step with one layer at a time on the wafer; PEs are those of the largest layer.
 
     Attributes:
-        execution: tells the estimates of one mode from those of another.
-        layers: that follow each other.
-        recomputed_layers: of them those whose backward part computes the forward part again.
-        micro_batches: in which a batch goes through the layers.
+        execution: distinguishes the estimates of different modes.
+        layers: number of layers.
+        recomputed_layers: number of layers whose backward part recomputes the forward part.
+        micro_batches: number of micro-batches of a batch.
         step_s: seconds of a step.
-        bound_by: what takes most of them.
+        bound_by: the bottleneck.
     """
 
     execution: Literal["weight_streaming"] = "weight_streaming"
@@ -167,12 +167,12 @@ class StreamedEstimates(_WaferEstimates):
     bound_by: Bound
 
 
+# Estimates of any execution mode, distinguished by `execution`.
 Estimates = Annotated[PipelinedEstimates | StreamedEstimates, Field(discriminator="execution")]
-"""Estimates of any execution mode, told apart by `execution`; what one mode alone has is read by `match`."""
 
 
 class FileEntry(_Frozen):
-    """A file of the artifact as it was written."""
+    """Digest and size of a file of the artifact."""
 
     sha256: Sha256
     size_bytes: int = Field(ge=0)
@@ -185,11 +185,11 @@ class Manifest(_Frozen):
         format_version: FORMAT_VERSION of the tool that wrote it.
         tool_version: `cgc.artifact.tool_version` of the tool that wrote it.
         key: the 64 hex digits of the directory's name.
-        interface: of the whole step.
-        executables: what the step was compiled to, in the order that its mode of execution wants.
-        notices: for the user, why the step is executed so; empty where nothing was left to the compiler.
+        interface: interface of the whole step.
+        executables: compiled functions of the step, in the order that its mode of execution requires.
+        notices: reasons of choices that were left to the compiler, for the user.
         files: every other file of the artifact by name.
-        versions: of python, jax, jaxlib and xdsl at the time of compilation.
+        versions: versions of python, jax, jaxlib and xdsl at the time of the compile.
     """
 
     format_version: int
@@ -212,7 +212,7 @@ class Manifest(_Frozen):
         names = [executable.name for executable in executables]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"{twice[0]!r} is there twice, expected unique names")
+            raise ValueError(f"{twice[0]!r} occurs twice, expected unique names")
         return executables
 
 
@@ -226,14 +226,14 @@ def _from_json(tensor: Tensor) -> TensorSpec:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Who compiled what, when and with what; no part of an artifact's key.
+    """Provenance of an artifact: program, time and versions; not part of the key.
 
     Attributes:
-        model: what the program calls its model; empty where it has no name.
+        model: name of the model in the program; empty if it has none.
         program: path of the program.
         command: its command line.
-        compiled_at: local time with its zone, as "2026-03-01 12:30:00 +0100".
-        versions: version of the toolkit and what it stands on, by name.
+        compiled_at: local time with its zone, such as "2026-03-01 12:30:00 +0100".
+        versions: versions of the toolkit and its dependencies, by name.
     """
 
     model: str = ""
@@ -243,7 +243,7 @@ class Provenance:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[tuple[str, str]]:
-        """What is known, as (label, text)."""
+        """Return the known facts as (label, text)."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         found = (
             ("Model", self.model),
@@ -255,7 +255,7 @@ class Provenance:
         return [(label, text) for label, text in found if text]
 
     def to_json(self) -> dict[str, object]:
-        """Content of `provenance.json`."""
+        """Return the content of `provenance.json`."""
         return {
             "model": self.model,
             "program": self.program,

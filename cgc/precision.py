@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 
 CB16_MANTISSA_BITS = 9
 CB16_SMALLEST_NORMAL = 2.0**-30
-CB16_SMALLEST = 2.0**-39
-"""The smallest subnormal, and the distance of all subnormals."""
+CB16_SMALLEST = 2.0**-39  # the smallest subnormal, and the distance between subnormals
 CB16_LARGEST = (2 - 2.0**-9) * 2.0**31
 
 _DROPPED_BITS = 23 - CB16_MANTISSA_BITS
 
 
 def rounded_to_cb16(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The nearest cbfloat16 of each value, ties to even, as float32.
+    """Return the nearest cbfloat16 of each value, ties to even, as float32.
 
-    Written in the bits of float32, unlike the form that runs on the device (`cgc.lowering.precision`).
+    It works on the bits of float32, unlike the form that runs on the device (`cgc.lowering.precision`).
     """
     bits = values.astype(np.float32).view(np.uint32)
     tie_to_even = bits >> np.uint32(_DROPPED_BITS) & np.uint32(1)

@@ -1,8 +1,7 @@
-"""Directories that appear under their name complete or not at all, and a lock for one writer at a time.
+"""Atomic publishing of directories, with a lock for one writer at a time.
 
-A directory is written under a hidden name beside its target, every file and the directory itself are
-forced to the disk, and a rename puts it in place. Whoever dies before leaves a hidden directory, which
-the next writer removes.
+A directory is written under a hidden name next to its target and synced to disk, then renamed. A writer that
+is killed leaves a hidden directory, which the next writer removes.
 """
 
 from __future__ import annotations
@@ -20,20 +19,22 @@ from pathlib import Path
 
 from cgc.errors import ArtifactLockError, ArtifactWriteError
 
+# Prefix of all artifact directories; nothing else is ever removed.
 NAME_PREFIX = "cs_"
-"""What the names of all artifact directories start with; nothing else is ever removed."""
 
 _POLL_S = 0.05
-_TELL_EVERY_S = 10.0
+_REPORT_EVERY_S = 10.0
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 _LOCK_SUFFIX = ".lock"
 _TEMPORARY_MARK = ".tmp-"
 
 
 class DirectoryLock:
-    """The right to write the directory `target`; `directory_lock` hands it out.
+    """The right to write the directory `target`, from `directory_lock`.
 
-    `exclusive` is False on a file system without flock, where others may hold it as well.
+    Attributes:
+        target: the directory.
+        exclusive: False on a file system without flock, where other tasks may hold it as well.
     """
 
     def __init__(self, target: Path, exclusive: bool) -> None:
@@ -45,19 +46,18 @@ class DirectoryLock:
 def directory_lock(
     target: Path, timeout_s: float, on_wait: Callable[[str], None] | None = None
 ) -> Iterator[DirectoryLock]:
-    """Holds the lock of a directory that may or may not exist yet; creates its parents.
+    """Hold the lock of a directory, which need not exist; create its parents.
 
-    The lock is an flock of a hidden file beside the directory. The kernel drops it with the process, so a
-    killed task blocks nobody. On a file system without flock everyone gets it, and the rename alone
-    decides.
+    The lock is an flock of a hidden file next to the directory. The kernel releases it with the process, so a
+    killed task blocks no other. On a file system without flock all tasks get it, and the rename decides.
 
     Args:
         target: the directory to be written.
-        timeout_s: how long to wait for another holder.
-        on_wait: called with who holds the lock, before waiting and every ten seconds of it.
+        timeout_s: time to wait for another holder.
+        on_wait: called with the name of the holder, before the wait and then every ten seconds.
 
     Raises:
-        ArtifactLockError: the other holder took longer.
+        ArtifactLockError: another task held the lock for longer.
         ArtifactWriteError: the parent directory cannot be created or written.
     """
     path = target.parent / f".{target.name}{_LOCK_SUFFIX}"
@@ -75,14 +75,14 @@ def directory_lock(
 
 
 def publish_directory(lock: DirectoryLock, files: Mapping[str, bytes]) -> Path:
-    """Writes the locked directory, replacing one that is there.
+    """Write the locked directory, replacing an existing one.
 
     Returns:
         The directory.
 
     Raises:
-        ArtifactWriteError: the disk is full, or permission is missing; nothing is left behind, and a
-            directory that was there before stays.
+        ArtifactWriteError: the disk is full, or permission is missing; no partial directory is left, and an
+            existing one is kept.
     """
     target = lock.target
     if lock.exclusive:
@@ -108,7 +108,7 @@ def publish_directory(lock: DirectoryLock, files: Mapping[str, bytes]) -> Path:
 
 
 def remove_stale(target: Path) -> None:
-    """Removes what killed writers left beside `target`: its own, and others that nobody is writing.
+    """Remove temporary directories of killed writers next to `target`, except those that are being written.
 
     The caller holds the lock of `target`.
     """
@@ -125,7 +125,7 @@ def remove_stale(target: Path) -> None:
 
 
 def write_error(target: Path, error: OSError) -> ArtifactWriteError:
-    """What the user is told when `target` cannot be written."""
+    """Return the error for a `target` that cannot be written, with advice."""
     advice = {
         errno.ENOSPC: "free some space there, or choose another compile_dir",
         errno.EDQUOT: "your disk quota is used up: free some space, or choose another compile_dir",
@@ -145,9 +145,9 @@ def write_error(target: Path, error: OSError) -> ArtifactWriteError:
 # here. Importing it takes 24 ms. Its lock costs 0.1 ms, and this one 4 ms because it removes its file; a
 # compile takes it once.
 def _acquire(path: Path, timeout_s: float, on_wait: Callable[[str], None] | None) -> tuple[int, bool]:
-    """(the descriptor of `path` that holds the lock, whether it keeps others out)."""
+    """Return (descriptor of `path` with the lock, whether the lock is exclusive)."""
     deadline = time.monotonic() + timeout_s
-    tell_at = 0.0
+    report_at = 0.0
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         done = False
@@ -166,14 +166,14 @@ def _acquire(path: Path, timeout_s: float, on_wait: Callable[[str], None] | None
                 f"{holder} has been compiling the same program for more than {timeout_s:g} s (lock {path}); "
                 "wait for it, or end it and start again"
             )
-        if on_wait is not None and time.monotonic() >= tell_at:
+        if on_wait is not None and time.monotonic() >= report_at:
             on_wait(holder)
-            tell_at = time.monotonic() + _TELL_EVERY_S
+            report_at = time.monotonic() + _REPORT_EVERY_S
         time.sleep(_POLL_S)
 
 
 def _try_lock(descriptor: int) -> bool | None:
-    """True: locked. False: somebody else holds the lock. None: the file system has no locks."""
+    """Return True if locked, False if another task holds the lock, None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -186,7 +186,7 @@ def _try_lock(descriptor: int) -> bool | None:
 
 
 def _is_open_on(descriptor: int, path: Path) -> bool:
-    """Whether `path` still names the open file; the holder before us may have removed it when done."""
+    """Return True if `path` still names the open file, which the previous holder may have removed."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -194,14 +194,14 @@ def _is_open_on(descriptor: int, path: Path) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    """Says who holds the lock, for the message of those who wait; a full disk does not matter."""
+    """Write the holder into the lock file, for the messages of waiting tasks; ignore a full disk."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
 
 def _rename_over(temporary: Path, target: Path) -> None:
-    """Puts `temporary` in the place of `target`; what was there is moved aside first and removed."""
+    """Rename `temporary` to `target`; an existing target is moved aside first, then removed."""
     aside = temporary.with_name(temporary.name + "-old")
     if target.is_symlink() or target.exists():
         target.rename(aside)

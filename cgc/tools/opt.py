@@ -1,4 +1,4 @@
-"""`cgc-opt`: runs passes over a module in its text form."""
+"""`cgc-opt`: run passes on a module in its text form."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cgc.passes.pipeline import PASSES, run_pipeline
 def transform(
     text: str, name: str, passes: str, *, verify_each: bool = False, canonical: bool = False
 ) -> str:
-    """The text of a module after passes.
+    """Return the text of a module after passes.
 
     Args:
-        text: The module.
-        name: File name for error messages.
-        passes: Names and options of passes; empty for none.
-        verify_each: Verify after every pass.
-        canonical: Print the canonical text.
+        text: the module.
+        name: file name for error messages.
+        passes: names and options of passes; empty for none.
+        verify_each: verify after every pass.
+        canonical: print the canonical text.
 
     Raises:
         CompileError: the text is not a valid module, or the pipeline is wrong.
@@ -38,7 +38,7 @@ def transform(
 
 
 def listing() -> str:
-    """All passes with their options and defaults, and all ops, each with a line of documentation."""
+    """Return all passes with their options and defaults, and all ops, each with a line of documentation."""
     passes = [
         (name + _options(pass_type), _first_line(pass_type)) for name, pass_type in sorted(PASSES.items())
     ]

@@ -135,7 +135,7 @@ def manifest_edit(artifact, **changes):
         ({"mode": "sing"}, "mode: "),
         ({"precision": "float8"}, "precision: "),
         ({"executables": []}, "executables: "),
-        ({"executables": [ENTRY, ENTRY]}, "executables: .*'forward' is there twice, expected unique names"),
+        ({"executables": [ENTRY, ENTRY]}, "executables: .*'forward' occurs twice, expected unique names"),
         ({"executables": [ENTRY | {"name": "../forward"}]}, r"executables\.0\.name: "),
         ({"executables": [ENTRY | {"name": "sideways"}]}, r"files lacks sideways\.jaxexport"),
     ],

@@ -87,7 +87,7 @@ def train_input():
     )
     assert code == 1
     # torch does not always see by what.
-    queue_ended = "a worker process of which has ended by itself"
+    queue_ended = "means that a worker process has exited by itself"
     assert re.search(rf"DataLoader worker \(pid.*({said}|exited unexpectedly)|{queue_ended}", text)
 
 
@@ -125,7 +125,7 @@ def train_input():
             "class Varying(Records):\n    def width(self, index):\n        return 4 + index // 8 % 3\n\n"
             "def train_input():\n    return DataLoader(Varying(), batch_size=8)",
             1,
-            "of the first batch is float32[8, 4], of batch 2 it is float32[8, 5]",
+            "is float32[8, 4] in the first batch and float32[8, 5] in batch 2",
         ),
         (
             "def train_input():\n    return DataLoader(Records(), batch_size=0)",
@@ -142,7 +142,7 @@ def train_input():
             "def train_input():\n"
             "    return DataLoader(Records(), batch_size=8, collate_fn=lambda x: (torch.stack(x), object()))",
             2,
-            "component 'element[1]' of the input is object, expected a dense tensor of numbers; make it of",
+            "component 'element[1]' of the input is object, expected a dense tensor of numbers; build it",
         ),
     ],
     ids=["iterator", "dataset", "short", "varying", "raises", "unconnected", "objects"],

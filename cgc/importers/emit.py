@@ -103,8 +103,8 @@ class Emitter:
             extreme = array.max() if array.max() > _INT32.max else array.min()
             raise RefusedError(
                 Kind.USAGE,
-                f"the constant holds {extreme}; the device computes int64 as int32, "
-                f"so constants must lie between {_INT32.min} and {_INT32.max}",
+                f"the constant contains {extreme}; the device computes int64 as int32, "
+                f"so constants must be between {_INT32.min} and {_INT32.max}",
             )
         if array.nbytes > _SHARED_CONSTANT_BYTES:
             return self.emit(ops.ConstOp.from_array(array))
@@ -160,7 +160,7 @@ class Emitter:
         full = tuple(total // known if size == -1 and known else size for size in shape)
         if math.prod(full) != total or any(size < 0 for size in full):
             raise RefusedError(
-                Kind.USAGE, f"a tensor of shape {list(shape_of(x))} cannot take the shape {list(shape)}"
+                Kind.USAGE, f"a tensor of shape {list(shape_of(x))} cannot be reshaped to {list(shape)}"
             )
         return full
 

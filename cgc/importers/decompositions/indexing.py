@@ -75,7 +75,8 @@ def flatten_indices(e: Emitter, indices: SSAValue, shape: Sequence[int]) -> Rows
     *batch, depth = shape_of(indices)
     if depth > len(shape):
         raise RefusedError(
-            Kind.USAGE, f"indices name {depth} axes each, the tensor of shape {list(shape)} has {len(shape)}"
+            Kind.USAGE,
+            f"indices have {depth} numbers each, the tensor of shape {list(shape)} has {len(shape)} axes",
         )
     leading, rest = shape[:depth], shape[depth:]
     strides = np.asarray([math.prod(leading[axis + 1 :]) for axis in range(depth)], np.int32)

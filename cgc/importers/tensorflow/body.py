@@ -106,14 +106,14 @@ class BodyImporter:
         if isinstance(value, PaddedRows | PaddedSize):
             raise RefusedError(
                 Kind.SHAPE,
-                f"{tensor.name} {describe_tensor(tensor)} has a size that depends on the data: as many rows "
-                "as tf.unique finds different values; give outputs that are made without it",
+                f"{tensor.name} {describe_tensor(tensor)} has a size that depends on the data: the number "
+                "of distinct values that tf.unique finds; use outputs that do not depend on it",
             )
         if isinstance(value, SelectedRows):
             raise RefusedError(
                 Kind.SHAPE,
-                f"{tensor.name} {describe_tensor(tensor)} has a size that depends on the data: as many rows "
-                "as a mask selects",
+                f"{tensor.name} {describe_tensor(tensor)} has a size that depends on the data: the number "
+                "of rows that a mask selects",
                 CHOOSE,
             )
         raise RefusedError(

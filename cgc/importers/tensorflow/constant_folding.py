@@ -195,7 +195,7 @@ class _Copy:
                     Kind.TYPE,
                     f"it needs {tensor.name} {describe_tensor(tensor)}, a constant of more than "
                     f"{MOST_ELEMENTS:,} elements, in a type that the device lacks or for one; cast to "
-                    "tf.float32 before it becomes so large",
+                    "tf.float32 before it becomes that large",
                 )
         name = f"op{len(self.graph.node)}"
         node = self.graph.node.add()

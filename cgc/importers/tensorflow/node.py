@@ -243,7 +243,7 @@ class NodeContext:
             return value
         if isinstance(value, np.ndarray):
             return self.emit.constant(value)
-        raise RefusedError(Kind.USAGE, f"a {type(value).__name__} is no tensor on the device")
+        raise RefusedError(Kind.USAGE, f"a {type(value).__name__} is not a tensor on the device")
 
     def rows(self, position: int) -> SSAValue:
         """`x`, for an operation that is right whatever padding the rows of the input have."""
@@ -307,7 +307,7 @@ class NodeContext:
         value = self.inputs[position]
         if not isinstance(value, Handle):
             raise RefusedError(
-                Kind.USAGE, f"input {position} ({self.op.inputs[position].name}) is no variable"
+                Kind.USAGE, f"input {position} ({self.op.inputs[position].name}) is not a variable"
             )
         return value.key
 

@@ -60,7 +60,7 @@ def handle_of(tensor: Any) -> Any:
     """Return the operation that makes a resource tensor: a VarHandleOp, or a captured Placeholder.
 
     Raises:
-        RefusedError: the resource is no variable that this graph declares or captures.
+        RefusedError: this graph neither declares nor captures the variable.
     """
     op = tensor.op
     while op.type in _PASSES_HANDLE_ON:
@@ -68,7 +68,7 @@ def handle_of(tensor: Any) -> Any:
     if op.type not in _GIVES_HANDLE:
         raise RefusedError(
             Kind.USAGE,
-            f"the resource of {describe_operation(op).where} ({op.type}) is no variable of this graph",
+            f"the resource of {describe_operation(op).where} ({op.type}) is not a variable of this graph",
         )
     return op
 

@@ -165,8 +165,8 @@ def _choose_item(node: NodeContext, condition: SSAValue, on_true: Value, on_fals
 def _different_kinds() -> RefusedError:
     return RefusedError(
         Kind.USAGE,
-        "it gives different variables, or tensors or lists of a size that depends on the data; decide in "
-        "Python which to use",
+        "its branches return different variables, or tensors or lists of a size that depends on the data; "
+        "choose in Python which to use",
     )
 
 

@@ -41,15 +41,15 @@ def refuse(node: NodeContext) -> RefusedError:
     position = next(i for i, value in enumerate(node.inputs) if isinstance(value, PaddedRows | PaddedSize))
     return RefusedError(
         Kind.SHAPE,
-        f"its input {node.op.inputs[position].name} has a size that depends on the data: as many rows as "
-        "tf.unique finds different values; only the sparse updates of optimizers can take it. Where it comes "
-        "from the gradient of an embedding, give apply_gradients() the dense one: "
+        f"its input {node.op.inputs[position].name} has a size that depends on the data: the number of "
+        "distinct values that tf.unique finds; only the sparse updates of optimizers accept it. If it is "
+        "computed from the gradient of an embedding, pass apply_gradients() the dense one: "
         "tf.convert_to_tensor(gradient)",
     )
 
 
 def handle_padded(node: NodeContext) -> Result:
-    """Import an operation of which an input is such a tensor, or a size of one."""
+    """Import an operation that has such a tensor, or its size, as an input."""
     handler = ON_PADDED.get(node.op.type)
     if handler is None:
         raise refuse(node)
@@ -188,7 +188,7 @@ ON_PADDED: Table = {
 
 
 def handle_selected(node: NodeContext) -> Result:
-    """Import an operation of which an input has as many rows as a mask selects."""
+    """Import an operation with an input whose rows are selected by a mask."""
     handler = control_flow.call if control_flow.is_named_call(node.op) else ON_SELECTED.get(node.op.type)
     if handler is None:
         raise _refuse(node)
@@ -199,8 +199,8 @@ def _refuse(node: NodeContext) -> RefusedError:
     position = next(i for i, value in enumerate(node.inputs) if isinstance(value, SelectedRows))
     return RefusedError(
         Kind.SHAPE,
-        f"its input {node.op.inputs[position].name} has a size that depends on the data: as many rows as a "
-        "mask selects",
+        f"its input {node.op.inputs[position].name} has a size that depends on the data: the number of "
+        "rows that a mask selects",
         CHOOSE,
     )
 
@@ -245,7 +245,7 @@ def _ctc_loss(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     e, logits, (_, indices, labels, _) = node.emit, node.x(0), node.inputs
     count = shape_of(logits)[1]
     if not isinstance(indices, SelectedRows) or not isinstance(labels, SelectedRows):
-        raise RefusedError(Kind.USAGE, "its labels are no rows of a batch; give tf.sparse.from_dense(labels)")
+        raise RefusedError(Kind.USAGE, "its labels are not rows of a batch; use tf.sparse.from_dense(labels)")
     mask = labels.mask
     if indices.value is not labels.places or len(shape_of(mask)) != 2 or shape_of(mask)[0] != count:
         raise _refuse(node)

@@ -247,11 +247,11 @@ def _bitcast(node: NodeContext) -> Value:
         return FloatBits(x, dtype)
     if {dtype_of(x), dtype} <= _INTEGERS_32:
         return node.emit.cast(x, dtype)
-    raise RefusedError(Kind.USAGE, f"it takes the bits of {dtype_of(x)} for {dtype}")
+    raise RefusedError(Kind.USAGE, f"it reinterprets the bits of {dtype_of(x)} as {dtype}")
 
 
 def _and(node: NodeContext) -> SSAValue:
-    """Mask the bits of a float: only the sign can be taken."""
+    """Mask the bits of a float: only the sign bit can be read."""
     bits, mask = node.inputs if isinstance(node.inputs[0], FloatBits) else reversed(node.inputs)
     if not isinstance(bits, FloatBits) or not isinstance(mask, np.ndarray):
         raise _no_bits()
@@ -273,10 +273,10 @@ def _is_negative(node: NodeContext, x: SSAValue) -> SSAValue:
 
 
 def _no_bits() -> RefusedError:
-    return RefusedError(Kind.USAGE, "of the bits of a float only that of the sign can be taken")
+    return RefusedError(Kind.USAGE, "only the sign bit of a float can be read")
 
 
-ON_BITS: Table = {"BitwiseAnd": _and}  # operations on integers that take the bits of floats as well
+ON_BITS: Table = {"BitwiseAnd": _and}  # operations on integers that also accept the bits of floats
 
 
 TABLE: Table = {

@@ -167,7 +167,7 @@ def _dynamic_partition(node: NodeContext) -> list[SSAValue]:
     if numbers is None:
         raise RefusedError(
             Kind.SHAPE,
-            "how many rows each of its parts has depends on the data",
+            "the number of rows of each part depends on the data",
             CHOOSE,
         )
     rows = e.reshape(x, (numbers.size, *shape_of(x)[numbers.ndim :]))

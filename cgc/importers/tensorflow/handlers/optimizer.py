@@ -303,9 +303,9 @@ def _distinct_indices(node: NodeContext, names: list[str]) -> SSAValue:
     if not distinct:
         raise RefusedError(
             Kind.USAGE,
-            f"its indices ({node.op.inputs[position].name}) may name a row twice, or are not those of the "
-            "gradient; sum the rows of equal index first, as tf.compat.v1 optimizers do, with tf.unique and "
-            "tf.math.unsorted_segment_sum",
+            f"its indices ({node.op.inputs[position].name}) may refer to a row twice, or are not those of "
+            "the gradient; sum the rows of equal index first, as tf.compat.v1 optimizers do, with tf.unique "
+            "and tf.math.unsorted_segment_sum",
         )
     indices = node.rows(position)
     if len(shape_of(indices)) != 1:

@@ -53,7 +53,7 @@ def _step_number(node: NodeContext) -> SSAValue:
     if step.mode == "train" and not step.advances_global_step:
         raise RefusedError(
             Kind.USAGE,
-            "random numbers differ from step to step by the global step, which this step does not advance; "
+            "random numbers depend on the global step, which this step does not advance; "
             "pass global_step=tf.compat.v1.train.get_or_create_global_step() to minimize()",
         )
     return step.global_step or node.emit.constant(np.asarray(0, np.int64))

@@ -35,7 +35,7 @@ def _list(node: NodeContext, position: int = 0) -> TensorList:
     if value.is_open:
         raise RefusedError(
             Kind.SHAPE,
-            "the number of tensors in the list depends on the data, as that of iterations does; give the "
+            "the number of tensors in the list depends on the data, like the number of iterations; give the "
             "tf.TensorArray a size",
         )
     return value
@@ -44,7 +44,7 @@ def _list(node: NodeContext, position: int = 0) -> TensorList:
 def _any_list(node: NodeContext, position: int = 0) -> TensorList:
     value = node.inputs[position]
     if not isinstance(value, TensorList):
-        raise RefusedError(Kind.USAGE, f"its input {node.op.inputs[position].name} is no list of tensors")
+        raise RefusedError(Kind.USAGE, f"its input {node.op.inputs[position].name} is not a list of tensors")
     return value
 
 
@@ -232,7 +232,7 @@ def _of_branch(node: NodeContext) -> Value:
     while isinstance(value, Either):
         branch = node.step.branches.get(value.selector)
         if branch is None:
-            raise RefusedError(Kind.USAGE, "it takes a value of a branch outside of that branch")
+            raise RefusedError(Kind.USAGE, "it uses a value of a branch outside of that branch")
         value = value.options[branch]
     return value
 
@@ -240,7 +240,7 @@ def _of_branch(node: NodeContext) -> Value:
 def _components(node: NodeContext) -> list[Value]:
     value = _of_branch(node)
     if not isinstance(value, Optional):
-        raise RefusedError(Kind.USAGE, f"its input {node.op.inputs[0].name} holds nothing")
+        raise RefusedError(Kind.USAGE, f"its input {node.op.inputs[0].name} is empty")
     return list(value.components)
 
 

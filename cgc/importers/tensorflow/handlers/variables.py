@@ -51,11 +51,11 @@ def _placeholder(node: NodeContext) -> Value:
     if node.op.outputs[0].dtype == tf.resource:
         raise RefusedError(
             Kind.USAGE,
-            "this resource is no tf.Variable (it is a table, an iterator or a queue); its outputs belong "
+            "this resource is not a tf.Variable (it is a table, an iterator or a queue); its outputs belong "
             "in the input function",
         )
     raise RefusedError(
-        Kind.USAGE, "this placeholder is no input of the step; take the tensor from the features or labels"
+        Kind.USAGE, "this placeholder is not an input of the step; use a tensor of the features or labels"
     )
 
 

@@ -153,7 +153,7 @@ def test_a_float64_constant_that_is_cast_while_building_is_fine(graph: tf.Graph,
 def test_constants_beyond_32_bits_name_the_value(value: int, graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.int64, [2])
     message = refuse(graph, GraphImportError, [x], tf.add(x, value, name="shift"))
-    assert f"the constant holds {value}" in message
+    assert f"the constant contains {value}" in message
     assert "node 'shift'" in message
 
 
@@ -168,7 +168,7 @@ def test_a_placeholder_that_no_batch_feeds(graph: tf.Graph) -> None:
     x, rate = tf1.placeholder(tf.float32, [8]), tf1.placeholder(tf.float32, [], "rate")
     message = refuse(graph, GraphImportError, [x], x * rate)
     assert "node 'rate'" in message
-    assert "no input of the step" in message
+    assert "not an input of the step" in message
 
 
 def test_errors_of_all_kinds_come_in_one_message(graph: tf.Graph) -> None:
@@ -233,4 +233,4 @@ def test_a_derivative_of_higher_order_of_log_gamma(graph: tf.Graph) -> None:
 def test_parts_of_a_size_that_depends_on_the_data(graph: tf.Graph) -> None:
     x, numbers = tf1.placeholder(tf.float32, [6]), tf1.placeholder(tf.int32, [6])
     message = refuse(graph, DynamicShapeError, [x, numbers], tf.dynamic_partition(x, numbers, 2)[1])
-    assert "how many rows each of its parts has depends on the data" in message
+    assert "the number of rows of each part depends on the data" in message

@@ -124,7 +124,8 @@ from cs_runtime.options import DEFAULT_COMPILE_DIR""",
     ),
     "cerebras_appliance.CSConfig": (
         "The configuration of the original's appliance.",
-        "from cs_compat.appliance.configuration import ORIGINAL_ADDRESS, CSConfig",
+        """from cs_compat.appliance.configuration import CSConfig
+from cs_runtime.options import ORIGINAL_ADDRESS""",
     ),
     "cerebras_appliance.appliance_manager": (
         "Groups of tensors that programs of releases 1.7 to 1.9 change on their way to the system.",

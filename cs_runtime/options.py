@@ -15,8 +15,11 @@ log = logging.getLogger("cs_runtime")
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 """What a run does, as the `--mode` flag of programs spells it."""
+
 DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
 """Directory for compile artifacts on the original's appliance."""
+ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
+"""The default address in programs of the original, which is no system of this toolkit."""
 
 
 def local_compile_dir(given: str | Path | None) -> Path | None:

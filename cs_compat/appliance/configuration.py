@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cs_compat.appliance.messages import ExecutionStrategy
+from cs_runtime.options import ORIGINAL_ADDRESS
 from estimator import config
-
-ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
-"""The default address in programs of the original, which is no system of this toolkit."""
 
 _EXECUTIONS: Mapping[int | None, str] = {
     ExecutionStrategy.ES_PIPELINE: "pipelined",

@@ -23,7 +23,7 @@ NOT_COUNTED = ("execution", "precision")
 
 # Parameters, fields and functions of the original's API, which must have these names.
 ORIGINAL_API = (
-    "cs_compat/appliance/CSConfig.py",
+    "cs_compat/appliance/configuration.py",  # CSConfig
     "cstorch/distributed/cluster.py",  # ClusterConfig
     "cstorch/distributed/cluster_resolver.py",  # ClusterSpec
     "cstorch/backends/csx.py",  # performance.micro_batch_size
@@ -56,6 +56,7 @@ def files_with(name: str) -> Collection[str]:
     sources = {path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     found = {str(path.relative_to(ROOT)) for path in sources if re.search(rf"\b{name}\b", path.read_text())}
     assert set(OTHER_MEANINGS.get(name, ())) <= found, "an exclusion is not needed any more"
+    assert all((ROOT / path).exists() for path in ORIGINAL_API), "a file was renamed"
     return found - excluded
 
 

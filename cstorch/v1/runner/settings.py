@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from cs_runtime.errors import CallError
+from cs_runtime.options import ORIGINAL_ADDRESS
 from cs_toolkit.errors import suggestion
 from cs_toolkit.execution_options import AUTO, OPTIONS, SHARED_OPTIONS, ExecutionOptions, OptionError
 from cs_toolkit.step import ExecutionChoice
@@ -37,7 +38,7 @@ ExtraParsers = Callable[[], argparse.ArgumentParser | Iterable[argparse.Argument
 
 _OF_THE_APPLIANCE: Mapping[str, Any] = {
     "credentials_path": None,
-    "mgmt_address": "cluster-server.cerebras.com:443",
+    "mgmt_address": ORIGINAL_ADDRESS,
     "num_wgt_servers": 12,
     "debug_args_path": None,
 }

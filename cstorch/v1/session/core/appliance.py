@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from cs_runtime.options import ORIGINAL_ADDRESS
 from cstorch.checkpoints import load
 from cstorch.compatibility import log_unused
 from cstorch.core import modes
@@ -35,9 +36,6 @@ _WITHOUT_EFFECT = (
     "job_time_sec",
     "disable_version_check",
 )
-
-ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
-"""The default of programs of the original, which names no system of this toolkit."""
 
 
 class ApplianceMode:

@@ -120,7 +120,7 @@ def _engine(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
     import tensorflow as tf
 
     from cgc.cirh.interface import step_interface
-    from cgc.executable import export_step
+    from cgc.lowering.interpret import export_step
     from cgc.passes import DEFAULT_PIPELINE
     from cgc.passes.pipeline import run_pipeline
     from cs_system.engine.pipelined import PipelinedEngine

@@ -288,8 +288,8 @@ def engine(workload: Workload) -> Run:
     import tensorflow as tf
 
     from cgc.cirh.interface import step_interface
-    from cgc.executable import export_step
     from cgc.importers.tensorflow import import_step
+    from cgc.lowering.interpret import export_step
     from cgc.passes import DEFAULT_PIPELINE
     from cgc.passes.pipeline import run_pipeline
     from cs_system.engine.pipelined import PipelinedEngine

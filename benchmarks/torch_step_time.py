@@ -130,7 +130,7 @@ def traced_step(workload: Workload) -> tuple[Any, dict[str, np.ndarray]]:
 def engine(workload: Workload) -> Run:
     """The compiled program as the CS system runs it."""
     from cgc.cirh.interface import step_interface
-    from cgc.executable import export_step
+    from cgc.lowering.interpret import export_step
     from cgc.passes.pipeline import run_pipeline
     from cs_system.engine.pipelined import PipelinedEngine
     from cstorch.tracing.values import to_array

@@ -10,10 +10,10 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cgc.cirh.interface import graph_function
 from cgc.cirh.text import print_module
-from cgc.executable import export_step
 from cgc.execution.compilation import Compiled, Part
 from cgc.kernels import KernelGraph, match_kernels
 from cgc.kernels.families.grouping import lair_text
+from cgc.lowering.interpret import export_step
 from cgc.manifest import (
     CIRH_TEXT,
     DELTAT_ESTIMATE,

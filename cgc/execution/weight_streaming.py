@@ -10,11 +10,11 @@ from xdsl.dialects.builtin import ModuleOp
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import print_module
 from cgc.errors import CompileError
-from cgc.executable import export_step
 from cgc.execution.compilation import Compiled, Part
 from cgc.layers.micro_batches import NotSplitError
 from cgc.layers.streamed import StreamedStep, recomputing, split_norms, streamed_step
 from cgc.layers.traffic import peak_bytes
+from cgc.lowering.interpret import export_step
 from cgc.manifest import CIRH_TEXT, SCHEDULE, StreamedEstimates
 from cgc.performance.layers import activation_room, layer_costs, place_layers
 from cgc.report import CompileReport, build_streamed_report

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import jax
-from jax import lax
+from jax import export, lax
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.interface import (
-    OUTPUT_NAME,
-    RESOURCE_NAME,
-    alias_of,
-    arguments_and_results,
-    graph_function,
-)
+from cgc.cirh.interface import OUTPUT_NAME, RESOURCE_NAME, alias_of, arguments_and_results, graph_function
 from cgc.cirh.op_table import OpTable, tabulate_ops
 from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.cirh.types import HalfFormat, half_format
@@ -25,6 +20,7 @@ from cgc.errors import LoweringError
 from cgc.lowering.loops import Loop, Read, find_loops
 from cgc.lowering.precision import lower_in, to_computed, to_declared
 from cgc.lowering.token_loop import Round, TokenLoop, find_token_loop, run_token_loop
+from cs_toolkit.step import StepInterface, device_dtype
 
 Values = tuple[jax.Array, ...]
 
@@ -54,6 +50,47 @@ def step_function(module: ModuleOp) -> StepFunction:
         return new_state, tuple(values[index] for index in plan.output_indices)
 
     return step
+
+
+# Platforms that an executable runs on.
+PLATFORMS = ("cpu", "cuda")
+
+
+def export_step(module: ModuleOp, interface: StepInterface) -> bytes:
+    """Lower a module for all platforms and serialize it; equal modules give equal bytes.
+
+    Any process with JAX can run the result (`cs_system.engine.executable`). JAX reads exports of at least the
+    last six months. The artifact's key has the version of JAX nevertheless, because results of XLA may change
+    in the last place.
+
+    Args:
+        module: the step.
+        interface: its interface (`cgc.cirh.interface.step_interface`).
+
+    Raises:
+        LoweringError: an op, or a value in it, cannot be executed.
+    """
+    struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct  # untyped in JAX
+    state, inputs = (
+        tuple(struct(spec.shape, device_dtype(spec.dtype)) for spec in specs)
+        for specs in (interface.state, interface.inputs)
+    )
+    with _no_source_locations():
+        exported = export.export(jax.jit(step_function(module)), platforms=PLATFORMS)(state, inputs)
+        return bytes(exported.serialize())
+
+
+@contextlib.contextmanager
+def _no_source_locations() -> Iterator[None]:
+    """Keep paths and line numbers of the caller out of the bytes."""
+    setting = "jax_traceback_in_locations_limit"
+    update: Callable[[str, int], None] = jax.config.update
+    before = getattr(jax.config, setting)
+    update(setting, 0)
+    try:
+        yield
+    finally:
+        update(setting, before)
 
 
 class _Plan:

@@ -37,8 +37,8 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.passes.canonicalize import simplify
 from cgc.passes.constraints import CONSTRAINTS, REWRITES
-from cgc.passes.cse import merge_equal_ops
 from cgc.passes.matching import CompiledPattern, Matched, Matcher, compile_pattern
+from cgc.passes.redundancy import merge_equal_ops
 from cgc.passes.rewriting import Worklist, erase_unused, is_read, replace_op, replace_uses
 
 # Files by stage. The patterns of a stage are applied until none fits, then those of the next stage.

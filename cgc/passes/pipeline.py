@@ -19,10 +19,9 @@ from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.canonicalize import CanonicalizePass
 from cgc.passes.constant_fold import ConstantFoldPass
-from cgc.passes.cse import CsePass
-from cgc.passes.dce import DcePass
 from cgc.passes.fuse import FusePass
 from cgc.passes.precision import PrecisionPass
+from cgc.passes.redundancy import CsePass, DcePass
 
 PASSES: dict[str, type[ModulePass]] = {
     pass_type.name: pass_type

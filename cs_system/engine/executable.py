@@ -30,7 +30,7 @@ StepCallable = Callable[
     [Sequence[jax.Array], Sequence[jax.Array]], tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
 ]
 
-# By function number: the bytes written by `cgc.executable.export_step`, and the interface.
+# By function number: the bytes written by `cgc.lowering.interpret.export_step`, and the interface.
 Executables = Mapping[int, tuple[bytes, StepInterface]]
 
 
@@ -39,7 +39,7 @@ class ExecutableError(ToolkitError):
 
 
 def load_step(data: bytes) -> StepCallable:
-    """Load an executable that `cgc.executable.export_step` wrote.
+    """Load an executable that `cgc.lowering.interpret.export_step` wrote.
 
     Returns:
         A pure function (state, inputs) -> (new state, outputs), all tuples in the order of the step's
@@ -98,7 +98,7 @@ class Function:
     """A compiled function of a step in layers; it may be called from any thread.
 
     Args:
-        data: Bytes written by `cgc.executable.export_step`.
+        data: Bytes written by `cgc.lowering.interpret.export_step`.
         interface: Interface of the executable: weights are its state.
         devices: Devices that compute.
         arguments: Sharding of each argument except for the keys; None if there is one device.

@@ -76,7 +76,7 @@ class PipelinedEngine:
     """A program on the device. Not thread-safe; needs no server.
 
     Args:
-        executable: Bytes written by `cgc.executable.export_step`.
+        executable: Bytes written by `cgc.lowering.interpret.export_step`.
         interface: Names, dtypes and shapes of the step's inputs, state and outputs.
         chunk_batches: Number of batches stacked in the chunks that `run` gets.
     """

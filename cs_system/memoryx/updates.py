@@ -217,7 +217,7 @@ class PieceFunction:
     """A function of pieces that writes its results into given memory.
 
     Args:
-        data: Bytes written by `cgc.executable.export_step`.
+        data: Bytes written by `cgc.lowering.interpret.export_step`.
         interface: Interface of the executable: weights are its state.
 
     Raises:

@@ -7,7 +7,7 @@ import pytest
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
-from cgc.executable import export_step
+from cgc.lowering.interpret import export_step
 from cs_system.engine.base import RingSize, ring_size
 from cs_system.engine.pipelined import PipelinedEngine
 from cs_system.errors import (

@@ -8,8 +8,7 @@ import pytest
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
-from cgc.executable import export_step
-from cgc.lowering.interpret import step_function
+from cgc.lowering.interpret import export_step, step_function
 from cgc.lowering.precision import round_to_cb16
 from cgc.precision import CB16_LARGEST, rounded_to_cb16
 from cs_system.engine.executable import load_step

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from cgc.cirh.interface import step_interface
-from cgc.executable import export_step
 from cgc.layers.streamed import streamed_step
+from cgc.lowering.interpret import export_step
 from cgc.passes.pipeline import run_pipeline
 from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
 from cs_system.memoryx.engine import StreamedEngine

@@ -1,9 +1,4 @@
-"""Common subexpression elimination.
-
-xDSL's own pass takes all attributes of an op into account; here where they come from must not keep two equal
-ops apart, so the comparison is our own. Random ops are pure functions of their seeds and step and are merged
-like all others.
-"""
+"""Remove redundant ops: common subexpressions, and ops whose results nothing needs."""
 
 from __future__ import annotations
 
@@ -14,10 +9,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Block
 from xdsl.passes import ModulePass
+from xdsl.transforms.dead_code_elimination import would_be_trivially_dead
 
 from cgc.cirh.base import ORIGIN, CirhOp
 from cgc.cirh.ops import COMMUTATIVE
-from cgc.passes.rewriting import current_watch, drop, replace_uses
+from cgc.passes.rewriting import current_watch, drop, is_read, replace_uses
 
 
 def _key(op: CirhOp) -> Hashable:
@@ -66,6 +62,8 @@ def merge_equal_ops(block: Block) -> None:
         drop(op)
 
 
+# xDSL's own pass compares all attributes of an op. Here the origin must not keep two equal ops apart, so the
+# comparison is our own. Random ops are pure functions of their seeds and step: they are merged as well.
 @dataclass(frozen=True)
 class CsePass(ModulePass):
     """Keeps the first of several ops that compute the same, and where that comes from."""
@@ -76,3 +74,26 @@ class CsePass(ModulePass):
         """Rewrite the module in place, in one sweep: operands are merged before their users are seen."""
         for block in op.walk_blocks():
             merge_equal_ops(block)
+
+
+@dataclass(frozen=True)
+class DcePass(ModulePass):
+    """Removes ops whose results are not used; arguments and results of functions stay."""
+
+    name = "dce"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite the module in place, in one sweep from the end: readers go before operands."""
+        for block in op.body.blocks:
+            _clean(block)
+
+
+def _clean(block: Block) -> None:
+    for op in reversed(list(block.ops)):
+        # All ops of CIRH are pure.
+        if not is_read(op) and (isinstance(op, CirhOp) or would_be_trivially_dead(op)):
+            drop(op)
+            continue
+        for region in op.regions:
+            for inner in region.blocks:
+                _clean(inner)

@@ -14,8 +14,7 @@ from jax import lax
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
-from cgc.executable import export_step
-from cgc.lowering.interpret import step_function
+from cgc.lowering.interpret import export_step, step_function
 from cs_system.engine.executable import ExecutableError, load_step
 from cs_toolkit.step import device_dtype
 from tests.programs.steps import MLP_TRAIN
@@ -114,7 +113,7 @@ print([name for name in ("tensorflow", "torch") if name in sys.modules])
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

@@ -12,7 +12,9 @@ import json
 import secrets
 import socket
 import struct
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Self
@@ -464,6 +466,50 @@ class JsonLines:
     def _check_length(self, line: Buffer) -> None:
         if len(line) > self._max_bytes:
             raise FrameError(f"got {bytes(line[:40])!r}, expected at most {self._max_bytes:,} bytes a line")
+
+
+class LineChannel:
+    """One end of a connection on which both sides send JSON objects, one a line.
+
+    Args:
+        connection: The connection, which the channel closes.
+        max_bytes: Maximum length of a line.
+    """
+
+    def __init__(self, connection: Connection, max_bytes: int) -> None:
+        self._connection = connection
+        self._lines = JsonLines(max_bytes)
+        self._received: deque[dict[str, Any]] = deque()
+        self._buffer = memoryview(bytearray(max_bytes))
+        self._sending = threading.Lock()
+
+    def send(self, message: Mapping[str, object]) -> None:
+        """Send a message; callable from any thread.
+
+        Raises:
+            ConnectionError: the peer is gone.
+        """
+        with self._sending:
+            self._connection.send([JsonLines.encode(message)])
+
+    def receive(self, deadline_s: float | None = None) -> dict[str, Any]:
+        """Receive the next message, by a monotonic time if one is given.
+
+        Raises:
+            ConnectionError: the peer is gone, or is silent.
+            FrameError: it speaks another protocol.
+        """
+        while not self._received:
+            if deadline_s is None:
+                self._connection.limit_receive(None)
+            count = self._connection.receive_some(self._buffer, deadline_s)
+            self._received += self._lines.feed(self._buffer[:count])
+        return self._received.popleft()
+
+    def close(self) -> None:
+        """Close the connection; a waiting `receive` raises."""
+        self._connection.shut_down()
+        self._connection.close()
 
 
 class HeadedFrames:

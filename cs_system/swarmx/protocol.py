@@ -19,9 +19,7 @@ sent.
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
@@ -34,7 +32,7 @@ from cs_toolkit.wire import (
     Connection,
     Fields,
     FrameError,
-    JsonLines,
+    LineChannel,
     PeerGoneError,
     is_proof,
     new_nonce,
@@ -56,16 +54,9 @@ class Channel:
 
     def __init__(self, connection: Connection) -> None:
         connection.break_when_lost(LOST_S)
-        self._connection = connection
-        self._lines = JsonLines(_MAX_LINE_BYTES)
-        self._received: deque[dict[str, Any]] = deque()
-        self._buffer = memoryview(bytearray(_MAX_LINE_BYTES))
-        self._sending = threading.Lock()
-
-    @property
-    def own_host(self) -> str:
-        """The address of this machine that the other end is connected to."""
-        return self._connection.own_host
+        self._lines = LineChannel(connection, _MAX_LINE_BYTES)
+        # The address of this machine that the other end is connected to.
+        self.own_host = connection.own_host
 
     def send(self, kind: str, **fields: object) -> None:
         """Send a message.
@@ -73,8 +64,7 @@ class Channel:
         Raises:
             ConnectionError: the peer is gone.
         """
-        with self._sending:
-            self._connection.send([JsonLines.encode({"kind": kind, **fields})])
+        self._lines.send({"kind": kind, **fields})
 
     def receive(self, deadline_s: float | None = None) -> dict[str, Any]:
         """Receive the next message, by a monotonic time if one is given.
@@ -82,23 +72,17 @@ class Channel:
         Raises:
             ConnectionError: the peer is gone, is silent, or speaks another protocol.
         """
-        while not self._received:
-            if deadline_s is None:
-                self._connection.limit_receive(None)
-            count = self._connection.receive_some(self._buffer, deadline_s)
-            try:
-                self._received += self._lines.feed(self._buffer[:count])
-            except FrameError as error:
-                raise PeerGoneError(f"it does not send messages of a group of CS systems: {error}") from None
-        message = self._received.popleft()
+        try:
+            message = self._lines.receive(deadline_s)
+        except FrameError as error:
+            raise PeerGoneError(f"it does not send messages of a group of CS systems: {error}") from None
         if not isinstance(message.get("kind"), str):
             raise PeerGoneError("it does not send messages of a group of CS systems")
         return message
 
     def close(self) -> None:
         """Close the connection; a waiting `receive` raises."""
-        self._connection.shut_down()
-        self._connection.close()
+        self._lines.close()
 
 
 def join_leader(channel: Channel, token: str, host: str, number: int) -> None:

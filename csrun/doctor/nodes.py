@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
+from cs_toolkit.wire import Connection, FrameError, LineChannel, is_proof
 from csrun.doctor import Finding
 from csrun.schedulers.hostlist import compress_hostlist
 from csrun.tasks.environment import Toolkit
@@ -23,6 +23,7 @@ START_LIMIT_S = 20
 ANSWER_LIMIT_S = 20.0
 SKEW_LIMIT_S = 2.0  # logs of several nodes are compared; munge fails from 300 s
 _LINE_BYTES = 65_536
+_LINE_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,23 +191,17 @@ def _gather(arguments: Sequence[str], access: NodeAccess, listener: socket.socke
 def _accept(listener: socket.socket, secret: str) -> Answer | None:
     """Return the answer of the next probe; None if none has connected."""
     try:
-        connection, _ = listener.accept()
+        accepted, _ = listener.accept()
     except TimeoutError:
         return None
     arrived_s = time.time()
-    with connection:
-        connection.settimeout(5)
-        data = b""
+    with accepted:
         try:
-            while not data.endswith(b"\n") and len(data) < _LINE_BYTES:
-                piece = connection.recv(_LINE_BYTES)
-                if not piece:
-                    break
-                data += piece
-            result = json.loads(data)
-            if result["secret"] != secret:
+            channel = LineChannel(Connection(accepted), _LINE_BYTES)
+            result = channel.receive(time.monotonic() + _LINE_LIMIT_S)
+            if not is_proof(result["secret"], secret):
                 return None
             skew_s = result["time_s"] - arrived_s
             return Answer(result["node"], result["shared"], tuple(result["missing"]), skew_s)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, FrameError, KeyError, TypeError):
             return None

@@ -1,11 +1,10 @@
 """The probe that `csrun doctor` runs on every node: it checks paths and reports to the doctor.
 
-It is run as a script (`python -I -S probe.py`) and needs only the standard library. Its arguments are those
-of `csrun.tasks.place.load_reader`, a file that must be visible, host and port of the doctor, the doctor's
-secret, and further paths that must exist.
+It is run as a script (`python -I -S probe.py`), with the standard library and the toolkit. Its arguments are
+those of `csrun.tasks.place.load_reader`, a file that must be visible, host and port of the doctor, the
+doctor's secret, and further paths that must exist.
 """
 
-import json
 import os
 import socket
 import sys
@@ -17,6 +16,7 @@ CONNECT_LIMIT_S = 5.0
 
 def main(folder: str, reader: str, token_file: str, host: str, port: str, secret: str, *paths: str) -> None:
     """Check the paths and send the result to the doctor as one line of JSON."""
+    from cs_toolkit.wire import JsonLines, connect
     from csrun.tasks.place import load_reader
 
     place = load_reader(folder, reader)(os.environ)
@@ -27,9 +27,9 @@ def main(folder: str, reader: str, token_file: str, host: str, port: str, secret
         "missing": [path for path in paths if not Path(path).exists()],
     }
     address = place.launcher_host if place and place.launcher_host else host
-    with socket.create_connection((address, int(port)), CONNECT_LIMIT_S) as connection:
+    with connect((address, int(port)), CONNECT_LIMIT_S) as connection:
         # The time is read last: the doctor compares it with the time of arrival.
-        connection.sendall(json.dumps({**result, "time_s": time.time()}).encode() + b"\n")
+        connection.send([JsonLines.encode({**result, "time_s": time.time()})])
 
 
 if __name__ == "__main__":

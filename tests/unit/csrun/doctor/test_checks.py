@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from csrun.doctor import Finding, line, to_json, verdict
-from csrun.doctor.nodes import Answer, NodeAccess, ProbeRun, probe_findings
+from csrun.doctor.nodes import Answer, NodeAccess, ProbeRun, probe_findings, probe_nodes
 from csrun.schedulers.slurm.checks import (
     is_busy,
     job_partition,
@@ -18,6 +21,7 @@ from csrun.schedulers.slurm.checks import (
 from csrun.schedulers.slurm.client import Node, Partition, limit_seconds, shorten_error
 from csrun.schedulers.slurm.place import read_place
 from csrun.site import Site
+from csrun.tasks.environment import this_toolkit
 
 SETTINGS = {"gres_resource": "cs:1", "gres_node": "n1"}
 SITE = Site(def_nodes=2, def_tasks_per_node=2, def_cpus_per_task=8, sections={"slurm": SETTINGS})
@@ -171,3 +175,21 @@ def test_times_as_slurm_writes_them(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["5x", "1:2:3:4", "-5", "1-", "½"])
 def test_invalid_times_are_no_limit(text: str) -> None:
     assert limit_seconds(text) is None
+
+
+UNAUTHENTICATED = """
+import os, socket, sys
+
+for data in (b"GET / HTTP/1.1\\n", b"[" * 60_000 + b"\\n", b'{"secret": "guessed"}\\n'):
+    with socket.create_connection(("127.0.0.1", int(sys.argv[-2]))) as sock:
+        sock.sendall(data)
+        sock.recv(1)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_unauthenticated_peers_do_not_disturb_the_probe(tmp_path: Path) -> None:
+    prefix = (sys.executable, "-c", UNAUTHENTICATED)
+    access = NodeAccess(prefix, 1, os.environ, read_place, None, "", is_busy, shorten_error, "")
+    run = probe_nodes(access, this_toolkit(), tmp_path, ())
+    assert [(answer.shared, answer.missing) for answer in run.answers] == [(True, ())]

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from cgc.cirh.text import parse_module
+from cgc.lair.dialect import LAIR_DIALECTS
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
 from tests.programs.tf.events import read_losses
 from tests.systems import RunningSystem
@@ -102,7 +103,7 @@ def test_all_its_kernels_but_that_of_the_steps_scalars_are_generated(artifact: P
 
 def test_the_artifact_keeps_their_loop_nests(artifact: Path) -> None:
     text = (artifact / "lair.mlir").read_text()
-    parse_module(text)
+    parse_module(text, dialects=LAIR_DIALECTS)
     report = json.loads((artifact / "compile_report.json").read_text())
     for kernel in report["kernels"]:
         if kernel["generated"]:

@@ -151,7 +151,6 @@ class JobLoop:
     def _step(self, now_s: float) -> None:
         """Handle all events that have arrived, then all limits of time."""
         self._admit(now_s)
-        self._authenticate(now_s)
         for rank in list(self._agents):
             self._read_agent(rank, now_s)
         self._read_command()
@@ -200,6 +199,7 @@ class JobLoop:
     # --- agents
 
     def _admit(self, now_s: float) -> None:
+        """Accept peers that prove to be agents of the job, and close the connections of others."""
         with suppress(OSError):  # no connection is waiting
             while len(self._unauthenticated) < len(self._plan.tasks) + MAX_UNAUTHENTICATED_PEERS:
                 accepted, _ = self._listener.accept()
@@ -208,13 +208,16 @@ class JobLoop:
                 self._unauthenticated[connection] = (nonce, now_s + HANDSHAKE_LIMIT_S)
                 self._selector.register(connection, selectors.EVENT_READ)
                 connection.send(Challenge(nonce))
-
-    def _authenticate(self, now_s: float) -> None:
-        """Accept peers that prove to be agents of the job, and close the connections of others."""
         for connection, (nonce, limit_s) in list(self._unauthenticated.items()):
             messages = connection.receive()
             hello = messages[0] if messages else None
-            if isinstance(hello, Hello) and self._is_authentic(hello, nonce):
+            authentic = (
+                isinstance(hello, Hello)
+                and 0 <= hello.rank < len(self._plan.tasks)
+                and hello.rank not in self._agents
+                and is_proof(hello.proof, agent_proof(self._token, nonce, hello))
+            )
+            if isinstance(hello, Hello) and authentic:
                 del self._unauthenticated[connection]
                 self._welcome(_Agent(connection, hello, nonce, now_s), now_s)
                 for message in messages[1:]:
@@ -222,10 +225,6 @@ class JobLoop:
             elif messages or not connection.is_open() or now_s > limit_s:
                 del self._unauthenticated[connection]
                 self._close_connection(connection)
-
-    def _is_authentic(self, hello: Hello, nonce: str) -> bool:
-        known = 0 <= hello.rank < len(self._plan.tasks) and hello.rank not in self._agents
-        return known and is_proof(hello.proof, agent_proof(self._token, nonce, hello))
 
     def _welcome(self, agent: _Agent, now_s: float) -> None:
         self._agents[agent.hello.rank] = agent
@@ -447,18 +446,15 @@ class JobLoop:
             return
         with suppress(BlockingIOError):
             while data := os.read(self._command_pipe, READ_BYTES):
-                self._show_command(data)
+                ending = self._supervisor.ending_signal is not None
+                for line in self._starter.feed(data, ending):
+                    self._report.say_raw(f"{self._starter.command} | {printable(line)}\n")
+                if self._starter.job_id and not self._record.scheduler_job_id:
+                    self._record.scheduler_job_id = self._starter.job_id
+                    self._report.write_record()
             self._selector.unregister(self._command_pipe)
             assert self._command.stdout is not None
             self._command.stdout.close()
-
-    def _show_command(self, data: bytes) -> None:
-        ending = self._supervisor.ending_signal is not None
-        for line in self._starter.feed(data, ending):
-            self._report.say_raw(f"{self._starter.command} | {printable(line)}\n")
-        if self._starter.job_id and not self._record.scheduler_job_id:
-            self._record.scheduler_job_id = self._starter.job_id
-            self._report.write_record()
 
     def _watch_queue(self, now_s: float) -> None:
         if self._plan.outer_job_id or self._first_agent_at_s is not None:
@@ -508,13 +504,7 @@ class JobLoop:
             self._system.close()
         for connection in [*self._unauthenticated, *(agent.connection for agent in self._agents.values())]:
             connection.close()
-        self._end_command()
-        if self._command.stdout is not None:
-            self._command.stdout.close()
-        self._selector.close()
-
-    def _end_command(self) -> None:
-        """End the command after an error of the launcher; otherwise it has ended."""
+        # After an error of the launcher; otherwise the command has ended.
         if self._started:  # the agents end their tasks, and then the command ends
             with suppress(subprocess.TimeoutExpired):
                 self._command.wait(AGENTS_LIMIT_S)
@@ -524,6 +514,9 @@ class JobLoop:
                 self._command.wait(COMMAND_LIMIT_S)
             self._command.kill()
         self._command.wait()
+        if self._command.stdout is not None:
+            self._command.stdout.close()
+        self._selector.close()
 
     def _explain_refusal(self) -> None:
         """Raise the error of a command that has ended by itself before any task was started."""

@@ -270,7 +270,10 @@ class _Task:
         try:
             self._start_task(start)
         except ToolkitError as error:
-            self._refuse(f"{self._node}: {error}", error.exit_code)
+            self._exit_code = error.exit_code
+            self._reason = f"not started: {self._node}: {error}"
+            self._ending = signal.SIGTERM
+            self._connection.send(Refused(f"{self._node}: {error}", error.exit_code))
 
     def _start_task(self, start: Start) -> None:
         try:
@@ -306,12 +309,6 @@ class _Task:
         self._connection.send(Started(self._process.pid))
         for signum in self._early_signals:
             self._pass_on(signum)
-
-    def _refuse(self, text: str, exit_code: int) -> None:
-        self._exit_code = exit_code
-        self._reason = f"not started: {text}"
-        self._ending = signal.SIGTERM
-        self._connection.send(Refused(text, exit_code))
 
     # --- output and end of the task
 

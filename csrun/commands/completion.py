@@ -45,7 +45,12 @@ def completion(shell: str | None, action: str | None) -> int:
       csrun completion --install
       source <(csrun completion bash)      (for this shell only)
     """
-    chosen = shell or _own_shell(os.environ)
+    chosen = shell or Path(os.environ.get("SHELL", "")).name
+    if chosen not in SHELLS:
+        raise UsageError(
+            f"the shell {chosen!r} (SHELL) is unknown; expected one of: {', '.join(SHELLS)}: name it, for "
+            f"example 'csrun completion bash'"
+        )
     home = Path(os.environ.get("HOME") or "~").expanduser()
     if action is None:
         write_text(STDOUT, script_for(chosen))
@@ -135,16 +140,6 @@ def tasks(context: click.Context, param: click.Parameter, incomplete: str) -> li
 def files(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete files: the arguments of the user's command."""
     return [CompletionItem(incomplete, type="file")]
-
-
-def _own_shell(environment: Mapping[str, str]) -> str:
-    name = Path(environment.get("SHELL", "")).name
-    if name not in SHELLS:
-        raise UsageError(
-            f"the shell {name!r} (SHELL) is unknown; expected one of: {', '.join(SHELLS)}: name it, for "
-            f"example 'csrun completion bash'"
-        )
-    return name
 
 
 def _start_file(shell: str, home: Path) -> Path | None:

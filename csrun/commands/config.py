@@ -89,16 +89,15 @@ def as_text(loaded: LoadedSite, environment: Mapping[str, str]) -> str:
     else:
         searched = ", ".join(map(str, site_file_candidates(environment)))
         place = f"site file: none (searched: {searched})"
-    rows = [(key, _yaml(loaded.values[key]), origin) for key, origin in loaded.origins.items()]
+    rows = []
+    for key, origin in loaded.origins.items():
+        value = loaded.values[key]
+        plain = isinstance(value, str) and value
+        # JSON is YAML in flow style.
+        rows.append((key, value if plain else json.dumps(value, ensure_ascii=False), origin))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [place, f"jobs run with the launcher: {choose(None, loaded.site, environment).name}", ""]
     lines += [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows]
     if loaded.notes:
         lines += ["", *loaded.notes]
     return "\n".join(lines) + "\n"
-
-
-def _yaml(value: Any) -> str:
-    if isinstance(value, str) and value:
-        return value
-    return json.dumps(value, ensure_ascii=False)  # JSON is YAML in flow style

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -13,9 +12,9 @@ from csrun.commands.flags import count, working_directory
 from csrun.commands.scheduler_flags import launcher_option
 from csrun.console import STDOUT, wants_color, write_text
 from csrun.doctor import Finding, line, machine, to_json, verdict
-from csrun.schedulers.base import Examination, Scheduler
+from csrun.schedulers.base import Examination
 from csrun.schedulers.registry import choose, schedulers
-from csrun.site import Site, SiteError
+from csrun.site import SiteError
 from csrun.site.loading import load_site
 from csrun.tasks.environment import this_toolkit
 
@@ -54,18 +53,15 @@ def _examine(launcher: str | None, cs_ip: str, nodes: int | None, *, probe: bool
         return
     site, toolkit, cwd = loaded.site, this_toolkit(), working_directory()
     scheduler = choose(launcher, site, os.environ)
-    yield machine.site_finding(loaded, scheduler.name, _others(scheduler, site))
+    others: list[tuple[str, str]] = []
+    if not site.launcher and not scheduler.has_nodes:  # jobs run on this machine by default
+        with_nodes = [each for each in schedulers() if each.has_nodes]
+        found = [each for each in with_nodes if each.presence(site, os.environ) != "absent"]
+        others = [(each.title, each.name) for each in found]
+    yield machine.site_finding(loaded, scheduler.name, others)
     if not scheduler.has_nodes or site.container == "none":  # otherwise only the nodes need it
         yield machine.python_finding(os.environ, toolkit, site, cwd)
         yield machine.container_finding(os.environ, toolkit, site, cwd)
     yield machine.system_finding(cs_ip or site.cs_ip, toolkit)
     yield from machine.logs_finding(cwd)
     yield from scheduler.checks(Examination(site, toolkit, cwd, os.environ, nodes, probe))
-
-
-def _others(chosen: Scheduler[Any, Any], site: Site) -> list[tuple[str, str]]:
-    """Return title and name of installed schedulers with nodes if jobs run on this machine by default."""
-    if site.launcher or chosen.has_nodes:
-        return []
-    others = [each for each in schedulers() if each.has_nodes]
-    return [(each.title, each.name) for each in others if each.presence(site, os.environ) != "absent"]

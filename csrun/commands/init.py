@@ -213,7 +213,12 @@ def choose(known: Sequence[Program], example: str, framework: str | None) -> Pro
     name = example.replace("-", "_").lower()
     found = {program.framework: program for program in known if program.example == name}
     if not found:
-        raise UsageError(_unknown(example, sorted({program.example for program in known})))
+        from difflib import get_close_matches  # costs start-up time and is needed on this path only
+
+        names = sorted({program.example for program in known})
+        close = get_close_matches(example.lower(), names, n=1, cutoff=0.5)
+        near = f"did you mean {close[0]}?" if close else f"expected one of: {', '.join(names)}"
+        raise UsageError(f"unknown example {example!r}; {near} (all examples: csrun init)")
     if framework is None:
         framework = next((one for one in found if _is_installed(one)), next(iter(found)))
     if framework not in found:
@@ -269,14 +274,6 @@ def not_installed_message(framework: str) -> str:
 
 def _is_installed(framework: str) -> bool:
     return find_spec(_PACKAGES[framework][0]) is not None
-
-
-def _unknown(example: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches  # costs start-up time and is needed on this path only
-
-    close = get_close_matches(example.lower(), known, n=1, cutoff=0.5)
-    near = f"did you mean {close[0]}?" if close else f"expected one of: {', '.join(known)}"
-    return f"unknown example {example!r}; {near} (all examples: csrun init)"
 
 
 def _json(value: object) -> str:

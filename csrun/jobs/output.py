@@ -236,17 +236,11 @@ class LineSplitter:
         if newline >= 0:
             return bytes(buffer[:newline]), newline + 1, True
         if len(buffer) > MAX_LINE_BYTES:
-            cut = _character_boundary(buffer, MAX_LINE_BYTES)
+            # At most 3 bytes earlier, so that no UTF-8 character is split.
+            cuts = range(MAX_LINE_BYTES, MAX_LINE_BYTES - 4, -1)
+            cut = next((cut for cut in cuts if buffer[cut] & 0xC0 != 0x80), MAX_LINE_BYTES)
             return bytes(buffer[:cut]), cut, True
         return None
-
-
-def _character_boundary(buffer: bytearray, position: int) -> int:
-    """Return the last position, at most 3 bytes before `position`, that does not split a UTF-8 character."""
-    for cut in range(position, position - 4, -1):
-        if buffer[cut] & 0xC0 != 0x80:
-            return cut
-    return position
 
 
 def printable(line: bytes) -> str:

@@ -70,14 +70,6 @@ class TrainingProgress:
         rates += [f"{self.samples_per_s:.0f} samples/sec"] if self.samples_per_s is not None else []
         loss = "" if self.loss is None else f" loss = {self.loss:.6g}"
         rate = f" ({', '.join(rates)})" if rates else ""
-        return "; ".join([f"global step {self.step}:{loss}{rate}", *self._notes()])
-
-    def summary(self) -> str:
-        """Return the line for `csrun status`."""
-        text = self.line().removeprefix("global ")
-        return f"{text}; no step since: {self.waits_for}" if self.waits_for else text
-
-    def _notes(self) -> list[str]:
         notes = []
         if self.last_step is not None:
             left = self.seconds_left
@@ -86,7 +78,12 @@ class TrainingProgress:
             notes.append(f"checkpoint {self.checkpoint_step}")
         if self.input_wait is not None:
             notes.append(input_text(self.input_wait))
-        return notes
+        return "; ".join([f"global step {self.step}:{loss}{rate}", *notes])
+
+    def summary(self) -> str:
+        """Return the line for `csrun status`."""
+        text = self.line().removeprefix("global ")
+        return f"{text}; no step since: {self.waits_for}" if self.waits_for else text
 
     def resume_hint(self) -> str | None:
         """Return how to resume a run that has ended here; None if it has reached its last step."""

@@ -60,7 +60,11 @@ def register(job: KnownJob, environment: Mapping[str, str]) -> None:
     with suppress(OSError):  # a job can run without an entry
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / f"{job.job_id}.json", json.dumps(entry) + "\n")
-        _forget_old(folder)
+        oldest_s = time.time() - KEPT_DAYS * _DAY_S
+        for path in folder.glob("*.json"):
+            with suppress(OSError):
+                if path.stat().st_mtime < oldest_s:
+                    path.unlink()
 
 
 def known_jobs(environment: Mapping[str, str]) -> list[KnownJob]:
@@ -145,11 +149,3 @@ def _read(path: Path) -> KnownJob | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _forget_old(folder: Path) -> None:
-    oldest_s = time.time() - KEPT_DAYS * _DAY_S
-    for path in folder.glob("*.json"):
-        with suppress(OSError):
-            if path.stat().st_mtime < oldest_s:
-                path.unlink()

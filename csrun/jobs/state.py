@@ -118,7 +118,11 @@ def _state(
         return "waiting", view.detail  # a requeued job has the record of its previous run
     # A submitted job whose record has ended may be about to go back into the queue.
     if record.get("ended") and not (view and view.state == "running" and submitted):
-        return _end_state(int(record.get("exit_code") or 0), view)
+        exit_code, reason = int(record.get("exit_code") or 0), view.cause if view else ""
+        if exit_code == 0:
+            return "done", reason
+        cancelled = exit_code in _ENDED_BY_USER or (view is not None and view.state == "cancelled")
+        return "cancelled" if cancelled else "failed", reason
     if view:
         return view.state, view.detail
     if launcher_lives:
@@ -131,15 +135,6 @@ def _state(
             "according to its record; its launcher is on another machine, which cannot be checked from here",
         )
     return "lost", "its launcher has ended without recording it: it was killed, or the machine went down"
-
-
-def _end_state(exit_code: int, view: QueueView | None) -> tuple[State, str]:
-    reason = view.cause if view else ""
-    if exit_code == 0:
-        return "done", reason
-    if exit_code in _ENDED_BY_USER or (view and view.state == "cancelled"):
-        return "cancelled", reason
-    return "failed", reason
 
 
 def status_of(job: KnownJob) -> JobStatus:
@@ -213,7 +208,11 @@ def status_text(found: JobStatus) -> str:
     }
     lines = [f"{name:<9} {value}" for name, value in facts.items() if value]
     if found.tasks:
-        rows = [("task", "host", "state", "exit code"), *(_task_row(task) for task in found.tasks)]
+        rows = [("task", "host", "state", "exit code")]
+        for task in found.tasks:
+            name = "chief" if task.get("role") == "chief" else f"worker {task.get('index')}"
+            code = "-" if task.get("exit_code") is None else str(task.get("exit_code"))
+            rows.append((name, str(task.get("host") or "-"), str(task.get("state")), code))
         lines += ["", *columns(rows)]
     return "\n".join(lines) + "\n"
 
@@ -237,12 +236,6 @@ def columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in table
     ]
-
-
-def _task_row(task: Mapping[str, Any]) -> tuple[str, ...]:
-    name = "chief" if task.get("role") == "chief" else f"worker {task.get('index')}"
-    code = task.get("exit_code")
-    return name, str(task.get("host") or "-"), str(task.get("state")), "-" if code is None else str(code)
 
 
 def launcher_lives(record: Mapping[str, Any] | None) -> bool | None:

@@ -144,7 +144,14 @@ class Supervisor:
         if rank == CHIEF_RANK and exit_code == self._requeue_code:
             self.exit_code = exit_code
         elif exit_code != 0:
-            self._task_failed(exit_code, now_s)
+            self.exit_code = exit_code
+            self.failed = True
+            if self._running:
+                self.phase = Phase.FAILED
+                self._failure_at_s = now_s + LAST_WORDS_S
+                self._deadline_s = self._note_at_s = None
+            else:
+                self._end(signal.SIGTERM, now_s)
             return [ReportFailure(rank, exit_code)]
         if not self._running:
             self._end(signal.SIGTERM, now_s)
@@ -230,16 +237,6 @@ class Supervisor:
         self._kill()
         left = self._names(self._running) or "processes that the tasks have left running"
         return [Say(f"{left} did not end within {self._grace_s:g} s: killing")]
-
-    def _task_failed(self, exit_code: int, now_s: float) -> None:
-        self.exit_code = exit_code
-        self.failed = True
-        if not self._running:
-            self._end(signal.SIGTERM, now_s)
-            return
-        self.phase = Phase.FAILED
-        self._failure_at_s = now_s + LAST_WORDS_S
-        self._deadline_s = self._note_at_s = None
 
     def _fail(self, exit_code: int, now_s: float) -> None:
         self.exit_code = exit_code

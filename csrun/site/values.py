@@ -102,10 +102,6 @@ def _arguments(text: str) -> tuple[str, ...]:
         raise ValueError(f"expected arguments quoted as in a shell ({error})") from None
 
 
-def _directories(text: str) -> tuple[str, ...]:
-    return check_mount_dirs(tuple(name.strip() for name in text.split(",") if name.strip()))
-
-
 # The variables of every general setting, of which the first one that is set is used, and their parser.
 _GENERAL: Mapping[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "launcher": (("CSRUN_LAUNCHER",), check_launcher),
@@ -116,7 +112,10 @@ _GENERAL: Mapping[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "python": (("CSRUN_PROGRAM_PYTHON",), check_path),
     "container_image": (("SINGULARITY_IMAGE",), check_path),
     "container_options": (("CSRUN_CONTAINER_OPTIONS",), lambda text: check_options(_arguments(text))),
-    "mount_dirs": (("MOUNT_DIRS",), _directories),
+    "mount_dirs": (
+        ("MOUNT_DIRS",),
+        lambda text: check_mount_dirs(tuple(name.strip() for name in text.split(",") if name.strip())),
+    ),
     "cs_ip": (("CS_IP",), check_address),
 }
 

@@ -285,7 +285,11 @@ def _guard(read_end: int, marks: set[bytes], folder: Path | None) -> None:
     empty_scans = 0
     # One empty scan may have missed the child of a process that ended during it.
     while empty_scans < 2 and time.monotonic() < limit_s:
-        marked = _find_marked(marks)
+        marked = []  # processes that were started with all marks ("NAME=value") in their environment
+        for pid in _all_pids():
+            with suppress(OSError):
+                if marks <= set((_PROC / str(pid) / "environ").read_bytes().split(b"\0")):
+                    marked.append(pid)
         signal_processes(marked, signal.SIGKILL)
         empty_scans = 0 if marked else empty_scans + 1
         time.sleep(_GUARD_SCAN_INTERVAL_S)
@@ -293,16 +297,6 @@ def _guard(read_end: int, marks: set[bytes], folder: Path | None) -> None:
         import shutil  # costs start-up time and is needed on this path only
 
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _find_marked(marks: set[bytes]) -> list[int]:
-    """Find processes that were started with all `marks` ("NAME=value") in their environment."""
-    found = []
-    for pid in _all_pids():
-        with suppress(OSError):
-            if marks <= set((_PROC / str(pid) / "environ").read_bytes().split(b"\0")):
-                found.append(pid)
-    return found
 
 
 def _all_pids() -> list[int]:

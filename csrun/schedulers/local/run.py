@@ -164,7 +164,13 @@ class _LocalRun:
                 if key.data is not None:
                     self._read(key.data)
             now_s = time.monotonic()
-            self._check_system(now_s)
+            if self._system is not None and self._system.gone:
+                text = self._system.text
+                self._selector.unregister(self._system)
+                self._signals_only.unregister(self._system)
+                self._system.close()
+                self._system = None
+                self._report.act(self._supervisor.handle_system_loss(text, now_s, CHIEF_REPORT_LIMIT_S))
             for signum in self._signals.read():
                 if signum in INTERRUPTS:
                     self._report.act(self._supervisor.handle_interrupt(signum, now_s))
@@ -176,15 +182,6 @@ class _LocalRun:
             self._relay.tick(now_s)
             self._report.act(self._supervisor.tick(now_s))
             self._report.tick(now_s)
-
-    def _check_system(self, now_s: float) -> None:
-        if self._system is not None and self._system.gone:
-            text = self._system.text
-            self._selector.unregister(self._system)
-            self._signals_only.unregister(self._system)
-            self._system.close()
-            self._system = None
-            self._report.act(self._supervisor.handle_system_loss(text, now_s, CHIEF_REPORT_LIMIT_S))
 
     def _over(self) -> bool:
         """Send the signal that is due to every process; return True if none is left."""

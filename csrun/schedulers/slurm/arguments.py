@@ -214,18 +214,14 @@ def job_name(command: Sequence[str], cwd: Path, job_id: str) -> str:
 def subject(command: Sequence[str], cwd: Path) -> str:
     """Return a word that characterizes a command: its script, or the nearest folder with a specific name."""
     script = next((word for word in command[1:] if word.endswith((".py", ".sh"))), command[0])
-    module = _module(command)
+    arguments = list(command)
+    at = arguments.index("-m") + 1 if "-m" in arguments[:3] else len(arguments)
+    module = arguments[at] if at < len(arguments) and not arguments[at].startswith("-") else ""
     path = cwd / (module.replace(".", "/") if module else script)
     for name in (path.stem, *(folder.name for folder in path.parents)):
         if name.lower() not in _GENERIC_NAMES and name.strip("./"):
             return _plain(name)
     return _plain(Path(command[0]).name)
-
-
-def _module(command: Sequence[str]) -> str:
-    arguments = list(command)
-    at = arguments.index("-m") + 1 if "-m" in arguments[:3] else len(arguments)
-    return arguments[at] if at < len(arguments) and not arguments[at].startswith("-") else ""
 
 
 def _plain(name: str) -> str:

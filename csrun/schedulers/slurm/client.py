@@ -148,7 +148,13 @@ class SlurmClient:
         Raises:
             SlurmError: the command is missing, has failed or does not answer.
         """
-        self._require_configuration()
+        # Without the file Slurm's commands wait for a minute and then report less than this.
+        named = self._environment.get("SLURM_CONF")
+        if named and not Path(named).is_file():
+            raise SlurmUnavailableError(
+                f"SLURM_CONF is {named!r}, which does not exist; expected slurm.conf of the cluster: correct "
+                f"the variable, or unset it if Slurm finds its configuration by itself"
+            )
         try:
             done = subprocess.run(
                 argv,
@@ -172,15 +178,6 @@ class SlurmClient:
         if done.returncode != 0:
             raise explain(argv[0], done.stderr.decode(errors="replace") or output)
         return output
-
-    def _require_configuration(self) -> None:
-        # Without the file Slurm's commands wait for a minute and then report less than this.
-        named = self._environment.get("SLURM_CONF")
-        if named and not Path(named).is_file():
-            raise SlurmUnavailableError(
-                f"SLURM_CONF is {named!r}, which does not exist; expected slurm.conf of the cluster: correct "
-                f"the variable, or unset it if Slurm finds its configuration by itself"
-            )
 
     def jobs(
         self, job_id: str | None = None, name: str | None = None, limit_s: float = COMMAND_LIMIT_S

@@ -48,13 +48,20 @@ def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:
     if asked.site.container == "none" and not asked.dry_run:  # only the nodes need a container runtime
         # A typo should not cost a wait in the queue.
         find_command(request.command[0], request.environment["PATH"])
+    client = SlurmClient(asked.environment)
+    try:
+        cpus = whole_node_cpus(client, options, survey_cluster(client, options).partition)
+    except SlurmError:
+        if not asked.dry_run:
+            raise
+        cpus = None
     arguments = srun_cpu(
         name,
         options,
         request.command,
         exclude_gres=request.avoid_system,
         terminal=terminal,
-        cpus=_node_cpus(asked, options),
+        cpus=cpus,
     )
     return _make_plan(request, arguments, "on a separate node", name, terminal)
 
@@ -74,16 +81,6 @@ def _make_plan(
     # srun would take variables of an enclosing job as options.
     cleared = submission_environment(request.environment)
     return ProgramPlan(arguments, cleared, where, name, terminal, request.leaving_s)
-
-
-def _node_cpus(asked: Asked, options: SlurmOptions) -> int | None:
-    client = SlurmClient(asked.environment)
-    try:
-        return whole_node_cpus(client, options, survey_cluster(client, options).partition)
-    except SlurmError:
-        if not asked.dry_run:
-            raise
-        return None
 
 
 def step_name(program: str) -> str:
@@ -194,7 +191,12 @@ class _SignalForwarder:
         elif signum in (*PASSED_ON, signal.SIGWINCH):
             self._srun.send_signal(signum)
         elif signum is signal.SIGTSTP:
-            self._stop()
+            # srun, too, since it would take the terminal as soon as its job starts.
+            self._srun.send_signal(signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            while not _in_foreground():  # continued by `bg`
+                os.kill(os.getpid(), signal.SIGSTOP)
+            self._srun.send_signal(signal.SIGCONT)
 
     def _pass_on(self, signum: signal.Signals) -> None:
         """Pass a signal on to the task; withdraw a job that still waits."""
@@ -225,15 +227,6 @@ class _SignalForwarder:
         self._srun.send_signal(self._force_with)
         self._force_with = signal.SIGKILL
         self._force_at_s = time.monotonic() + FORCED_LIMIT_S
-
-    def _stop(self) -> None:
-        """Stop srun and this process for Ctrl-Z."""
-        # srun, too, since it would take the terminal as soon as its job starts.
-        self._srun.send_signal(signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        while not _in_foreground():  # continued by `bg`
-            os.kill(os.getpid(), signal.SIGSTOP)
-        self._srun.send_signal(signal.SIGCONT)
 
 
 def _in_foreground() -> bool:

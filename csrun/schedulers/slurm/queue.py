@@ -117,8 +117,11 @@ class Waiting:
                 f"administrator has returned the node to service"
             )
         elif self.holders:
-            held = " and ".join(_holder_text(holder) for holder in self.holders)
-            parts.append(f"the CS system is held by {held}")
+            held = []
+            for job in self.holders:
+                left = "" if job.time_left in ("UNLIMITED", "INVALID", "") else f", {job.time_left} left"
+                held.append(f"job {job.job_id} of {job.user} ({job.name}{left})")
+            parts.append(f"the CS system is held by {' and '.join(held)}")
         elif self.job.resources or self.job.licences:
             parts.append("no job holds the CS system")
         if self.out_of_use and not self.trouble:
@@ -202,11 +205,6 @@ def _precedes(job: QueuedJob, other: QueuedJob) -> bool:
 def _number(job_id: str) -> int:
     digits = job_id.partition("_")[0]  # 12_3 is an element of a job array
     return int(digits) if digits.isdigit() else 0
-
-
-def _holder_text(job: QueuedJob) -> str:
-    left = "" if job.time_left in ("UNLIMITED", "INVALID", "") else f", {job.time_left} left"
-    return f"job {job.job_id} of {job.user} ({job.name}{left})"
 
 
 def owners_out_of_use(nodes: Iterable[Node], resource: str, node_name: str = "") -> str:

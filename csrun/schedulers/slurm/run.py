@@ -97,7 +97,11 @@ def wait_for_lost_nodes(
     silent = {name for name in names if allocation is None or not _answers(client, allocation, name)}
     if silent:
         say(f"waiting until Slurm notices the loss of {', '.join(sorted(silent))}, which takes some minutes")
-    while silent - _down(client, silent):
+    while silent:
+        query = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(silent)}", "--format=%N %t")
+        states = (line.split() for line in client.run(*query).splitlines())
+        if silent <= {name for name, state in states if state.startswith(("down", "drain", "drng", "fail"))}:
+            return
         time.sleep(POLL_S)
 
 
@@ -114,9 +118,3 @@ def _answers(client: SlurmClient, allocation: Allocation, name: str) -> bool:
     except SlurmError:
         return False
     return True
-
-
-def _down(client: SlurmClient, names: Collection[str]) -> set[str]:
-    text = client.run("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %t")
-    states = (line.split() for line in text.splitlines())
-    return {name for name, state in states if state.startswith(("down", "drain", "drng", "fail"))}

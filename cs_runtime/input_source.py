@@ -1,7 +1,6 @@
-"""The input of a user's program, as a worker needs it: its batches, identity, position and report.
+"""The input of a user's program, as a worker needs it: its batches, identity, position and report."""
 
-Workers import this module, so it must not import the compiler.
-"""
+# Workers import this module, so it must not import the compiler.
 
 from __future__ import annotations
 

@@ -53,10 +53,9 @@ class StepProgram:
 
 
 class FrontEnd(InputSource, Protocol):
-    """The framework's side of a run.
+    """The framework's side of a run."""
 
-    The chief uses all of it. A worker uses only the `InputSource` part, because it does not trace the step.
-    """
+    # A worker uses only the `InputSource` part, because it does not trace the step.
 
     def program(self) -> StepProgram:
         """Trace the step."""

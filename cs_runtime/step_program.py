@@ -78,11 +78,9 @@ def step_program(
 
 
 def count_skipped_steps(module: ModuleOp) -> None:
-    """Increment the global step in every step, even if dynamic loss scaling skips the update.
-
-    Frameworks do not count such a step. On the CS system the global step selects the next batch, and the
-    skipped step has consumed its batch.
-    """
+    """Increment the global step in every step, even if dynamic loss scaling skips the update."""
+    # Frameworks do not count such a step. On the CS system the global step selects the next batch, and the
+    # skipped step has consumed its batch.
     function = graph_function(module)
     step = _global_step(function)
     returned = function.get_return_op()

@@ -1,7 +1,7 @@
-"""Output of a run: log format, lines while it waits, and excerpts of reports that fit a screen.
+"""Output of a run: log format, lines while it waits, and excerpts of reports that fit a screen."""
 
-It works on the text of a report, so that finding a compiled program needs no part of the compiler.
-"""
+# Excerpts are made from the text of a report, so that a run that finds its artifact needs no part of the
+# compiler.
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The TensorFlow front end: CerebrasEstimator, KerasEstimator, their configuration and their hooks.
+"""The TensorFlow front end: CerebrasEstimator, KerasEstimator, their configuration and their hooks."""
 
-Names are resolved on first use, so `import estimator` does not import TensorFlow.
-"""
+# Names are resolved on first use, so `import estimator` does not import TensorFlow.
 
 from __future__ import annotations
 

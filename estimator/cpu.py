@@ -474,16 +474,15 @@ def _is_due(step: int, every: int | None) -> bool:
 def explain_cpu_limits(graph: Any) -> Iterator[None]:
     """Turn errors of operations that TensorFlow does not support on a CPU into messages; pass on all others.
 
-    These are labels of -1 and images with channels first, which the CS system supports, and types for which
-    an op has no kernel.
-
     Args:
         graph: The graph that the body runs.
 
     Raises:
         CpuLimitError: TensorFlow does not support an operation on a CPU.
     """
-    # No check in advance: which convolutions with channels first exist depends on the CPU and on oneDNN.
+    # Labels of -1 and images with channels first, which the CS system supports, and types for which an op has
+    # no kernel. No check in advance: which convolutions with channels first exist depends on the CPU and on
+    # oneDNN.
     import tensorflow as tf
 
     try:

@@ -321,11 +321,9 @@ class _KerasGraph:
 
 
 def _reset_metrics_first(model: Any, step: str) -> Callable[[Any], Any]:
-    """Return a step that first resets the metrics that it reports per batch.
+    """Return a step that first resets the metrics that it reports per batch."""
 
-    In training these are all metrics. In evaluation it is the loss only: the estimator averages it itself.
-    """
-
+    # In training these are all metrics. In evaluation it is the loss only: the estimator averages it itself.
     def reset_and_step(data: Any) -> Any:
         for metric in model.metrics:
             if step == "train_step" or metric.name == _LOSS:
@@ -352,9 +350,6 @@ def _require_loss(logs: Mapping[str, Any], step: str) -> Any:
 def load_checkpoint_into(model: Any, prefix: str) -> None:
     """Load a checkpoint into a Keras model, and into its optimizer if the model is compiled.
 
-    Variables that the checkpoint lacks keep their values, unless they are trainable: they belong to layers
-    that the step does not use.
-
     Raises:
         CheckpointReadError: The checkpoint cannot be read, or is of another model; the model is unchanged.
     """
@@ -364,6 +359,8 @@ def load_checkpoint_into(model: Any, prefix: str) -> None:
     with open_checkpoint(prefix) as reader:
         shapes = reader.get_variable_to_shape_map()
         _check(model, prefix, variables, shapes)
+        # Variables that the checkpoint lacks keep their values, unless they are trainable: they belong to
+        # layers that the step does not use.
         for name, variable in variables.items():
             if name in shapes:
                 variable.assign(reader.get_tensor(name))

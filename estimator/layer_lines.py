@@ -1,8 +1,7 @@
-"""The lines of a program that create the layers of a Keras model, for messages and reports.
+"""The lines of a program that create the layers of a Keras model, for messages and reports."""
 
-Keras does not record them, and in the stack of a traced operation the only line of the program is the call
-that traces the model.
-"""
+# Keras does not record them, and in the stack of a traced operation the only line of the program is the call
+# that traces the model.
 
 from __future__ import annotations
 
@@ -33,11 +32,8 @@ def watch_layers() -> None:
 
 
 def line_of(layer: Any) -> str | None:
-    """Return `FILE:LINE` at which a layer was created.
-
-    None for a layer of a class of the user, whose operations have their own lines, and for a layer created
-    before `watch_layers`.
-    """
+    """Return `FILE:LINE` at which a layer was created; None for a class of the user, and if it is unknown."""
+    # The operations of a class of the user have their own lines.
     try:
         is_users = is_user_file(inspect.getfile(type(layer)))
     except (OSError, TypeError):  # defined in a console

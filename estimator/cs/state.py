@@ -406,10 +406,8 @@ def compute_initial_values(variables: Mapping[str, Any], config: Any) -> Iterato
 
 
 def can_initialize_in_parts(variables: Iterable[Any]) -> bool:
-    """Return True if the initial value of each variable can be computed without those of the others.
-
-    It cannot if it depends on the value of another variable, or if two share a random op.
-    """
+    """Return True if the initial value of each variable can be computed without those of the others."""
+    # It cannot if it depends on the value of another variable, or if two share a random op.
     taken: set[Any] = set()
     for variable in variables:
         op = variable.initial_value.op

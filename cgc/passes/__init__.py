@@ -1,4 +1,4 @@
-"""Passes over CIRH modules, a file each, and the standard pipelines; `pipeline` runs them by name."""
+"""Passes over CIRH modules, and the standard pipelines; `pipeline` runs them by name."""
 
 from __future__ import annotations
 

@@ -177,7 +177,13 @@ def _estimate_split(
     """Estimate a step of `count` micro-batches; `memory` is the peak and the room of activations in bytes."""
     micro_batch = math.ceil(batch_size / count)
     passes = _list_passes(layers, micro_batch, fabric)
-    exposed = _exposed_seconds(passes)
+    # A pass overlaps with the weights of the next pass and with the gradients of the previous one.
+    fetched = [one.fetch_s for one in passes[1:]] + [0.0]
+    leaving = [0.0] + [one.out_s for one in passes[:-1]]
+    exposed = [
+        max(0.0, max(fetch, out) - one.busy_s)
+        for one, fetch, out in zip(passes, fetched, leaving, strict=True)
+    ]
     first_fetch = passes[0].fetch_s
     compute, latency, waits = ([0.0] * len(layers) for _ in range(3))
     waits[0] = first_fetch
@@ -230,17 +236,6 @@ def _list_passes(layers: Sequence[LayerCost], samples: int, fabric: Fabric) -> l
         if layer.backward_cycles
     ]
     return [*forward, turning_point, *backward]
-
-
-def _exposed_seconds(passes: Sequence[_Pass]) -> list[float]:
-    """Return the seconds by which transfers during each pass take longer than the pass."""
-    # A pass overlaps with the weights of the next pass and with the gradients of the previous one.
-    fetched = [one.fetch_s for one in passes[1:]] + [0.0]
-    leaving = [0.0] + [one.out_s for one in passes[:-1]]
-    return [
-        max(0.0, max(fetch, out) - one.busy_s)
-        for one, fetch, out in zip(passes, fetched, leaving, strict=True)
-    ]
 
 
 def _update_s(layers: Sequence[LayerCost], passes: Sequence[_Pass], *, joined_update: bool) -> float:

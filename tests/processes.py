@@ -1,4 +1,4 @@
-"""Waits for conditions, and inspects processes on this machine."""
+"""Environments of processes, waits for conditions, and inspection of processes on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 TIMEOUT_S = 60.0
+_OF_JOBS = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "MOUNT_DIRS", "SINGULARITY_", "GRES_", "CS_")
 _LISTENING = "0A"  # in the column `st` of /proc/net/tcp
+
+
+def clean_environment(*prefixes: str) -> dict[str, str]:
+    """Return the environment without variables of jobs, sites and Python.
+
+    Args:
+        prefixes: Of further variables that are left out.
+    """
+    return {name: text for name, text in os.environ.items() if not name.startswith((*_OF_JOBS, *prefixes))}
 
 
 def wait_until(

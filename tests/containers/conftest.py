@@ -11,22 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import clean_environment
+
 from .image import INSTALL, make_frame, make_image
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "bin"
-FOREIGN = (
-    "CSRUN_",
-    "TF_CONFIG",
-    "SLURM_",
-    "DEF_",
-    "PYTHON",
-    "MOUNT_DIRS",
-    "SINGULARITY_",
-    "GRES_",
-    "LD_",
-    "CS_",
-)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -44,7 +34,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(image: Path, tmp_path: Path) -> Run:
     """Runs a launcher of a site with charliecloud, in a directory that the image does not have."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    clean = clean_environment("LD_")
     site = {"CSRUN_CONTAINER": "charliecloud", "SINGULARITY_IMAGE": str(image)}
 
     def call(

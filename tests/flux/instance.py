@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "FLUX_", "DEF_", "PYTHON", "MOUNT_DIRS", "GRES_", "CS_", "XDG_")
+from tests.processes import clean_environment
+
 LIMIT_S = 60.0
 CORES = 2  # of each of the nodes, which are all this machine
 
@@ -65,7 +66,7 @@ class Site:
     @property
     def environment(self) -> dict[str, str]:
         """Environment of the commands."""
-        clean = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
+        clean = clean_environment("FLUX_", "XDG_")
         own = {"XDG_STATE_HOME": f"{self.work}/state", "XDG_CONFIG_HOME": f"{self.work}/config"}
         path = f"{self.bin_dir}:{clean['PATH']}"
         instance = {"FLUX_URI": self.uri} if self.uri else {}
@@ -134,7 +135,7 @@ class Instance:
         configuration.write_text(f'[resource]\npath = "{resources}"\nnoverify = true\n')
         found, log = folder / "uri", folder / "instance.log"
         script = f'echo "$FLUX_URI" > {found}.new && mv {found}.new {found} && exec sleep inf'
-        environment = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
+        environment = clean_environment("FLUX_", "XDG_")
         with log.open("w") as output:
             self._process = subprocess.Popen(
                 [

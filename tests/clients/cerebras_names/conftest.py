@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.processes import clean_environment
+
 ROOT = Path(__file__).parents[3]
-FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "SINGULARITY_", "GRES_", "CS_", "TF_USE_LEGACY")
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -16,7 +16,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def run_in() -> Callable[[Path], Command]:
     """Runs launchers of the checkout in a directory."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    clean = clean_environment("TF_USE_LEGACY")
 
     def in_directory(directory: Path) -> Command:
         def run(launcher: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

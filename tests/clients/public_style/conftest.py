@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
@@ -13,15 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.processes import clean_environment
 from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 PROGRAMS = HERE.parents[1] / "programs" / "public_style"
-FOREIGN = (
-    *("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "SINGULARITY_", "GRES_", "CS_", "TF_USE_LEGACY"),
-    "CGC_VERIFY",  # between passes the compiler is verified by its own tests
-)
 TIMEOUT_S = 800.0
 POLL_S = 0.05
 
@@ -132,7 +128,8 @@ class Workshop:
 
     def launch(self, lists: Any, words: Sequence[str]) -> RunningJob:
         """A launcher with its words, in an environment without traces of the one around the tests."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        # Between passes the compiler is verified by its own tests.
+        clean = clean_environment("TF_USE_LEGACY", "CGC_VERIFY")
         output = self.directory / f"{lists.folder.name}.txt"
         with output.open("wb") as file:
             process = subprocess.Popen(

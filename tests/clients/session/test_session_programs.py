@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -15,20 +14,20 @@ import torch
 
 import cstorch
 from cstorch.errors import SessionError
+from tests.processes import clean_environment
 from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
 RUNNER = str(PROGRAMS / "runner_1_6.py")
 PARAMS = ("-p", str(PROGRAMS / "params.yaml"))
-FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "PYTHON", "CS_")
 
 Run = Callable[..., dict[str, Any]]
 
 
 def launched(directory: Path, *words: str, code: int = 0) -> str:
     """Return the output of a launcher that ends with an exit code."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    clean = clean_environment()
     ended = subprocess.run(
         [str(ROOT / "bin" / words[0]), *words[1:]],
         cwd=directory,

@@ -6,7 +6,6 @@ left of a job wherever it is, and the fixture ends it also when the test fails.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import kill_processes, list_processes, wait_until
+from tests.processes import clean_environment, kill_processes, list_processes, wait_until
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
 LIMIT_S = 40.0
@@ -76,8 +75,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         *arguments: str, program: tuple[str, ...] = (str(BIN / "csrun_wse"),), stdin: int = subprocess.DEVNULL
     ) -> Job:
         value = uuid.uuid4().hex
-        foreign = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON")
-        clean = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+        clean = clean_environment()
         stderr_path = tmp_path / "stderr"
         with stderr_path.open("w") as stderr:
             process = subprocess.Popen(

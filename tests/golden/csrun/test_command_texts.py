@@ -17,15 +17,12 @@ from pathlib import Path
 import pytest
 
 from cs_toolkit import __version__
+from tests.processes import clean_environment
 
 from .recorded_cluster import write_commands
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXTS = Path(__file__).parent / "texts"
-FOREIGN = (
-    *("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "MOUNT_DIRS", "SINGULARITY_", "GRES_", "LD_", "CS_"),
-    *("XDG_", "VIRTUAL_ENV", "LLVM_", "CONDA_", "NO_COLOR"),
-)
 SLURM = {"GRES_RESOURCE": "cs:1", "CSRUN_PARTITION": "all"}
 INSIDE = {"SLURM_JOB_ID": "11", "SLURM_JOB_NODELIST": "cs-node[1-2]", "SLURM_JOB_CPUS_PER_NODE": "8(x2)"}
 JOB = ("--job-id=job-1", "--total-nodes=2", "--tasks-per-node=2")
@@ -39,7 +36,7 @@ def text(tmp_path: Path) -> Iterator[Text]:
     """Runs a program of bin/ and returns everything that it says, as it is on every machine."""
     write_commands(tmp_path / "slurm")
     (tmp_path / "project").mkdir()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    clean = clean_environment("LD_", "XDG_", "VIRTUAL_ENV", "LLVM_", "CONDA_", "NO_COLOR")
     clean["PATH"] = f"{tmp_path}/slurm:/usr/bin:/bin"
     clean |= {"XDG_STATE_HOME": f"{tmp_path}/state", "XDG_CONFIG_HOME": f"{tmp_path}/config"}
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.processes import clean_environment
+
 BIN = Path(__file__).resolve().parents[3] / "bin"
-FOREIGN = (
-    "CSRUN_",
-    "TF_CONFIG",
-    "SLURM_",
-    "DEF_",
-    "PYTHON",
-    "MOUNT_DIRS",
-    "SINGULARITY_",
-    "GRES_",
-    "LD_",
-    "CS_",
-    "XDG_CONFIG",
-)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -30,7 +18,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Runs a program of bin/ with the given words in an empty directory, to its end."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    clean = clean_environment("LD_", "XDG_CONFIG")
 
     def call(
         program: str, *arguments: str, env: dict[str, str] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -19,9 +18,9 @@ from csrun.jobs.registry import KnownJob, find_job, known_jobs, register
 from csrun.jobs.state import job_status, status_text
 from csrun.schedulers.base import QueueView
 from csrun.schedulers.slurm.queue import view_of
+from tests.processes import clean_environment
 
 BIN = Path(__file__).resolve().parents[4] / "bin"
-FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "GRES_")
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -29,7 +28,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """One that knows no job."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    clean = clean_environment()
     return {**clean, "XDG_STATE_HOME": str(tmp_path / "state")}
 
 

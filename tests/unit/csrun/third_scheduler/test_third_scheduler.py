@@ -7,7 +7,6 @@ site-packages of an environment that has the toolkit too. No file of the toolkit
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import clean_environment
+
 ROOT = Path(__file__).resolve().parents[4]
-FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "MOUNT_DIRS", "GRES_", "CS_", "XDG_", "SPOOL_")
 COMMANDS = {
     "csrun": "csrun.commands.csrun",
     "csrun_cpu": "csrun.commands.cpu",
@@ -44,7 +44,7 @@ class Site:
 
     @property
     def environment(self) -> dict[str, str]:
-        clean = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
+        clean = clean_environment("XDG_", "SPOOL_")
         own = {"XDG_STATE_HOME": f"{self.work}/state", "XDG_CONFIG_HOME": f"{self.work}/config"}
         return {**clean, **own, "SPOOL_DIR": str(self.spool)}
 

@@ -25,7 +25,7 @@ def register_trace_fn_pre_hook(hook: StepHook) -> RemovableHandle:
     """Call a function before the function of a step.
 
     Returns:
-        A handle; its `remove()` ends that.
+        A handle whose `remove()` unregisters the hook.
     """
     return _register(Program.current().hooks.before_step, hook)
 
@@ -34,7 +34,7 @@ def register_trace_fn_post_hook(hook: StepHook) -> RemovableHandle:
     """Call a function after the function of a step.
 
     Returns:
-        A handle; its `remove()` ends that.
+        A handle whose `remove()` unregisters the hook.
     """
     return _register(Program.current().hooks.after_step, hook)
 
@@ -46,7 +46,7 @@ def register_after_tensor_to_cpu(hook: TensorHook) -> RemovableHandle:
         hook: Called with the tensor on this CPU, and with "output".
 
     Returns:
-        A handle; its `remove()` ends that.
+        A handle whose `remove()` unregisters the hook.
     """
     return _register(Program.current().hooks.tensor_to_cpu, hook)
 
@@ -61,7 +61,7 @@ def register_traced_tensor_hook(hook: TensorHook) -> RemovableHandle:
         hook: Called with the tensor and its name.
 
     Returns:
-        A handle; its `remove()` ends that.
+        A handle whose `remove()` unregisters the hook.
     """
     return _register(Program.current().hooks.traced_tensor, hook)
 
@@ -75,7 +75,7 @@ def create_listener(listener_name: str, tensor_names: str | list[str], **setting
         settings: `listener`, its kind: "summary".
 
     Returns:
-        A handle; its `remove()` ends that.
+        A handle whose `remove()` unregisters the hook.
 
     Raises:
         ValueError: The kind is another one.

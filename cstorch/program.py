@@ -77,7 +77,7 @@ class Program:
 
     A process runs one program. Tests run several in sequence, and call `Program.reset` between them.
 
-    This module imports none of the modules that use it, so these keep state of their own types with `part`.
+    This module imports none of the modules that use it: they keep state of their types with `part`.
 
     Attributes:
         backend: The backend that the program chose; None before that.

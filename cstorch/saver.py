@@ -122,9 +122,10 @@ class PyTorchH5Saver:
         _Pending.of(checkpoint_file).add(tensor_name, tensor_value)
 
 
+# Programs read a checkpoint leaf by leaf. Time and size are arguments so that a changed file is read again.
 @lru_cache(maxsize=1)
 def _leaves_of(checkpoint_file: Path, mtime_ns: int, size: int) -> dict[str, Any]:
-    """Return the leaves of a file in its present version; cached, because programs read leaf by leaf."""
+    """Return the leaves of a checkpoint by name."""
     return named_leaves(load(checkpoint_file))
 
 

@@ -163,7 +163,8 @@ class Backend:
 
     @property
     def _impl(self) -> Backend:
-        """This backend; programs read this attribute because the original's wraps another object."""
+        """This backend."""
+        # Programs read this attribute, because the original's backend wraps another object.
         return self
 
     @property

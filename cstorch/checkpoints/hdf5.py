@@ -186,7 +186,8 @@ def _write(file: int, content: memoryview, offset: int) -> int:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Reserve the blocks of a file if its file system can; glibc's fallback would write into each block."""
+    """Reserve the blocks of a file if its file system can."""
+    # Not os.posix_fallocate: on other file systems glibc writes into each block instead.
     if size and _libc().fallocate(file, 0, _long(0), _long(size)):
         number = ctypes.get_errno()
         if number in _NO_SPACE:

@@ -411,11 +411,9 @@ def _wide_loss(returned: Any) -> DeviceTensor | None:
 
 @dataclass(frozen=True)
 class _ReadOnly:
-    """Owner of tensors that the step of a running loop only reads, and which this CPU also has.
+    """Owner of tensors that the step of a running loop only reads, and which this CPU also has."""
 
-    The system has received their elements with the step, so writes of the program would be lost.
-    """
-
+    # The system has received their elements with the step, so writes of the program would be lost.
     loop: Loop
 
     @property

@@ -322,7 +322,8 @@ def _check_names(optimizer: str, index: int, state: Mapping[str, Any], saved: Ma
 
 
 def _write(target: dict[str, Any], name: str, value: Any) -> None:
-    """Write into the existing tensor, so that a step that was traced with it sees the value."""
+    """Set an entry of a state."""
+    # A recorded step refers to the tensor, so it has to stay the same one.
     kept = target.get(name)
     if isinstance(kept, torch.Tensor) and value is not None:
         kept.copy_(torch.as_tensor(value))

@@ -417,7 +417,8 @@ def _write_data(tensor: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _to_index(index: Any) -> Any:
-    """Return an index with its lists as tensors: PyTorch would make those on META, without their numbers."""
+    """Return an index with tensors instead of its lists."""
+    # PyTorch makes tensors of lists on the meta device, where their numbers are lost.
     if isinstance(index, tuple):
         return tuple(_to_tensor(part) if isinstance(part, list | tuple) else part for part in index)
     return _to_tensor(index) if isinstance(index, list) else index

@@ -116,7 +116,8 @@ def appearing_compiled() -> Iterator[None]:
 
 
 def _as_written(model: Any = None, **_: object) -> Any:
-    """Replace `torch.compile` in a step: it returns the model, since the whole step is compiled."""
+    """Return the model: `torch.compile` in a step."""
+    # The whole step is compiled anyway.
     return _as_written if model is None else model
 
 

@@ -297,11 +297,10 @@ class Recorder(Mode):
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None:
         """Rewrite an index with numbers that only a step knows, as in `x[:, i]`, with lists of one number.
 
-        PyTorch would read the numbers.
-
         Returns:
             A view of the tensor whose first dimensions have such numbers, and those; None for other indices.
         """
+        # PyTorch reads the value of a number in an index, which a recorded step does not have.
         elements = index if isinstance(index, tuple) else (index,)
 
         def is_number(element: Any) -> bool:

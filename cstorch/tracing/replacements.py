@@ -54,7 +54,8 @@ def _assert_async(condition: Any, message: str = "") -> None:
 
 
 def _check_with(error_type: type[Exception], cond: Any, message: Any = None) -> None:
-    """`torch._check_with`, which would import a library for symbols to ask whether True is True."""
+    """`torch._check_with`."""
+    # PyTorch's function imports a library for symbols even if the condition is True.
     if isinstance(cond, torch.Tensor):
         _check_tensor_all_with(error_type, cond, message)
     elif cond is not True:

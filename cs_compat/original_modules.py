@@ -316,8 +316,8 @@ def install(folder: str, weight_streaming: bool = False, pytorch: bool = False) 
 class _Finder:
     """Finds and loads the modules of one package of the table.
 
-    A package has a different name where it is imported by another of its names. Its modules are the same
-    under all names, so that changes to one are visible in the other.
+    A package may be imported by several names. Its modules are the same objects under all of them, so that
+    changes to one are visible in the other.
 
     Args:
         folder: Path of `cs_compat/modules`.
@@ -358,7 +358,7 @@ class _Finder:
         """Let Python create the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the imports of a module, or replace it by the one that it is another name of."""
+        """Run the imports of a module. If it is another name of a module, replace it by that one."""
         names = vars(module)
         if module.__name__ in _SHARED:
             names["__path__"] = _Folders(module.__path__, module.__name__)
@@ -366,7 +366,8 @@ class _Finder:
         if "same" in names:
             sys.modules[module.__name__] = names["same"]
             return
-        names.setdefault("__all__", [name for name in names if not name.startswith("__")])
+        if public := [name for name in names if not name.startswith("__")]:
+            names.setdefault("__all__", public)
         if module.__name__ == _COMPLETE:
             for name in self._modules:
                 if name.startswith(f"{_COMPLETE}."):

@@ -1,1 +1,1 @@
-"""TensorFlow programs, those for releases before 1.8 of the original stack too."""
+"""TensorFlow programs: estimators and helpers of the original stack, and removed names of TensorFlow."""

@@ -1,1 +1,1 @@
-"""The names that PyTorch programs of the original stack import inside the launchers."""
+"""PyTorch programs: changes to libraries, placeholders for missing packages, and names of `torch_xla`."""

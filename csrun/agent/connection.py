@@ -48,7 +48,7 @@ class Connection:
         return len(self._unsent)
 
     def send(self, message: Message) -> None:
-        """Send a message; what the socket does not take now remains for `flush`."""
+        """Send a message; bytes that the socket cannot take now remain for `flush`."""
         if self._open:
             self._unsent += encode(message)
             self.flush()

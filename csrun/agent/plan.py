@@ -82,7 +82,7 @@ def describe(plan: AgentPlan, lines: Sequence[str] = ()) -> str:
 
 
 def plan_notices(request: LaunchRequest, context: LaunchContext) -> tuple[str, ...]:
-    """Return notices about differences from what the user may expect."""
+    """Return notices about settings that have no effect and variables that tasks do not get."""
     change = program_environment(context.environment, context.toolkit, context.site)
     notices = [unset_notice(context.environment, change)]
     if request.mount_dirs and context.site.container == "none":

@@ -176,7 +176,7 @@ def names(context: click.Context, param: click.Parameter, incomplete: str) -> li
 def init(
     example: str | None, directory: Path, framework: str | None, only_list: bool, force: bool, as_json: bool
 ) -> int:
-    """Copies an example program, its parameter files and what they import into DIRECTORY (default: here).
+    """Copies an example program, its parameter files and their imports into DIRECTORY (default: here).
 
     Without EXAMPLE it lists the examples. The copy is yours to change. Its paths are those of the documents,
     for instance models/fc_mnist/tf/run.py.

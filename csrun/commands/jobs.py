@@ -43,7 +43,7 @@ CANCEL_WAIT_S = 60
     help="Without JOB: show the newest N.",
 )
 def status(job: str | None, as_json: bool, last: int) -> int:
-    """Shows the state of JOB, its nodes and tasks, and what it waits for. Without JOB: your newest jobs.
+    """Shows the state of JOB, its nodes and tasks, and why it waits. Without JOB: your newest jobs.
 
     JOB is an id that csrun_wse has printed (or the start or end of one), the scheduler's number, or a log
     directory.
@@ -112,7 +112,7 @@ def logs(job: str, task: str | None, follow: bool, lines: int) -> int:
 def follow_log(job: KnownJob, path: Path, lines: int) -> int:
     """Print a log as it grows until the job has ended, and return the exit code of the job.
 
-    While the job waits, print what it waits for at every change and every ten seconds.
+    While the job waits, print the reason at every change and every ten seconds.
     """
     found, asked_s, wait_lines = status_of(job), time.monotonic(), WaitLines()
     position: int | None = None

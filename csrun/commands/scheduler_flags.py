@@ -91,7 +91,7 @@ class Where:
         total_nodes: int | None = None,
         dry_run: bool = False,
     ) -> Asked:
-        """Return what the scheduler surveys for."""
+        """Return the request for a survey."""
         return Asked(site, environment, self.flags, total_nodes, self.queue.submit, dry_run)
 
 

@@ -76,7 +76,7 @@ def main() -> NoReturn:
 
 
 def build_command(site: Site) -> click.Command:
-    """Build the command line; the settings of the site replace what the user leaves open."""
+    """Build the command line; the site's settings are the defaults."""
     epilog = _EPILOG.format(
         nodes=site.def_nodes,
         tasks=site.def_tasks_per_node,
@@ -156,7 +156,7 @@ class RequestedLayout:
     cyclic: bool
 
     def complete_from(self, recommendation: Recommendation) -> RequestedLayout:
-        """Take what the user has left open from a recommendation."""
+        """Fill in flags that the user has not given from a recommendation."""
         return replace(
             self,
             total_nodes=self.total_nodes or recommendation.nodes,

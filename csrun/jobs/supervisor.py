@@ -19,7 +19,7 @@ from enum import Enum
 
 WIND_DOWN_NOTE_AFTER_S = 2.0  # workers normally end right after the chief; only a longer wait is worth a line
 SAME_INTERRUPT_S = 0.3  # two SIGINT within this time are one Ctrl-C
-# The cause of a failure often affects all tasks: time for each to write what it knows into its own log.
+# The cause of a failure often affects all tasks: time for each to write related information to its log.
 LAST_WORDS_S = 2.0
 
 CHIEF_RANK = 0

@@ -185,7 +185,7 @@ class LaunchPlan:
         change: change of the environment of all tasks.
         tasks: by rank.
         system: address of the CS system to watch; None for none.
-        notices: about differences from what the user may expect, one line each.
+        notices: about settings without effect and the like, one line each.
     """
 
     job_id: str

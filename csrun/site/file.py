@@ -52,23 +52,21 @@ class GeneralSettings(_Section):
     launcher: Annotated[str, _check(check_launcher)] | None = Field(
         None,
         description="Name of the scheduler that runs jobs, such as local (processes of this machine) or that "
-        "of a package of the site. Left out: a scheduler whose resource for the CS system is set, or in "
+        "of a package of the site. Default: a scheduler whose resource for the CS system is set, or in "
         "whose job the launcher runs, else local.",
     )
-    def_nodes: Count = Field(1, description="Nodes of a job that does not say --total-nodes.")
-    def_tasks_per_node: Count = Field(
-        2, description="Tasks on each node of a job that does not say --tasks-per-node."
-    )
+    def_nodes: Count = Field(1, description="Nodes of a job without --total-nodes.")
+    def_tasks_per_node: Count = Field(2, description="Tasks on each node of a job without --tasks-per-node.")
     def_cpus_per_task: Count | None = Field(
-        None, description="CPUs of each task of a job that does not say --cpus-per-task. Left out: open."
+        None, description="CPUs of each task of a job without --cpus-per-task. Default: not set."
     )
     container: Container = Field(
-        "none", description="What programs run in; none is the Python environment that python names."
+        "none", description="Container runtime of programs; none for the Python environment of python."
     )
     python: Annotated[str, _check(values.check_path)] = Field(
         "",
         description="Absolute path of the interpreter of programs, with the toolkit and further packages. "
-        "Left out: the toolkit's own.",
+        "Default: the toolkit's own.",
     )
     container_image: Annotated[str, _check(values.check_path)] = Field(
         "", description="Absolute path of the container image: a file, for charliecloud a directory too."
@@ -78,7 +76,10 @@ class GeneralSettings(_Section):
     )
     mount_dirs: Annotated[
         tuple[str, ...], BeforeValidator(_list_of_texts), _check(values.check_mount_dirs)
-    ] = Field((), description="Absolute directories that every container sees, with the working directory.")
+    ] = Field(
+        (),
+        description="Absolute directories that every container mounts, in addition to the working directory.",
+    )
     cs_ip: Annotated[str, _check(values.check_address)] = Field(
         "", description="Address of the CS system: HOST or HOST:PORT."
     )

@@ -250,7 +250,7 @@ class _LocalRun:
         self._report.act(self._supervisor.handle_task_end(rank, exit_code, now_s))
 
     def _kill_everything(self) -> None:
-        """Kill what is left after an error; after a normal run only zombies can be left."""
+        """Kill remaining processes after an error; after a normal run only zombies can remain."""
         for _ in reap():  # otherwise callers that wait for the job might still see its processes
             pass
         limit_s = time.monotonic() + KILL_LIMIT_S

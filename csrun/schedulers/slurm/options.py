@@ -91,7 +91,7 @@ class SlurmSettings:
         check_licence,
     )
     partition: str = setting(
-        "Slurm partition of all jobs. Left out: the cluster's default.", "CSRUN_PARTITION", check_name
+        "Slurm partition of all jobs. Default: the cluster's default.", "CSRUN_PARTITION", check_name
     )
     account: str = setting("Slurm account of all jobs.", "CSRUN_ACCOUNT", check_name)
     qos: str = setting("Slurm quality of service of all jobs.", "CSRUN_QOS", check_name)

@@ -157,6 +157,7 @@ class Supervisor:
             self._end(signal.SIGTERM, now_s)
         elif rank == CHIEF_RANK:
             self.phase = Phase.WINDING_DOWN
+            self._failure_at_s = None  # set if the system was lost: the chief has succeeded without it
             self._deadline_s = now_s + self._wind_down_s
             self._note_at_s = now_s + min(WIND_DOWN_NOTE_AFTER_S, self._wind_down_s)
         return []
@@ -220,8 +221,7 @@ class Supervisor:
 
     def tick(self, now_s: float) -> list[Action]:
         """Handle the passing of time."""
-        can_fail = self.phase in (Phase.RUNNING, Phase.FAILED)
-        if can_fail and self._failure_at_s is not None and now_s >= self._failure_at_s:
+        if self._failure_at_s is not None and now_s >= self._failure_at_s:
             self._fail(self.exit_code or 1, now_s)
             return [Say(f"ending {self._names(self._running)}")]
         if self._note_at_s is not None and now_s >= self._note_at_s:

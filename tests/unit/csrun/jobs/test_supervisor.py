@@ -48,6 +48,14 @@ def test_a_chief_that_fails_by_itself_after_the_system_is_lost_decides(job: Supe
     assert job.exit_code == 4
 
 
+def test_a_chief_that_succeeds_after_the_system_is_lost_needs_no_further_tick_for_it(job: Supervisor) -> None:
+    job.handle_system_loss("the CS system is gone", 5.0, report_limit_s=3.0)
+    assert job.handle_task_end(0, 0, 6.0) == []
+    job.tick(8.0)  # the note that the chief has finished
+    assert job.deadline_s == 66.0
+    assert not job.failed
+
+
 def test_nobody_misses_the_system_after_the_chief(job: Supervisor) -> None:
     job.handle_task_end(0, 0, 1.0)
     assert job.handle_system_loss("the CS system is gone", 5.0, report_limit_s=3.0) == []

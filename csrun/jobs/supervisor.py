@@ -138,7 +138,8 @@ class Supervisor:
             if self.phase is Phase.FAILED and not self._running:
                 self._end(signal.SIGTERM, now_s)
             # The first task to fail is often not the cause: name others, except those that were ended.
-            if self.failed and exit_code not in (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL):
+            terminated = {128 + signum for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)}
+            if self.failed and exit_code not in {0, *terminated}:
                 return [Say(f"{self._labels[rank]} has also failed, exit code {exit_code}")]
             return []
         if rank == CHIEF_RANK and exit_code == self._requeue_code:

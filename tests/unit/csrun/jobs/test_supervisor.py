@@ -134,6 +134,16 @@ def test_a_failed_job_that_is_ended_has_still_failed(job: Supervisor, end: str) 
     assert job.outcome == "the job has failed with exit code 3"
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_tasks_that_an_interrupt_ends_after_a_failure_have_not_also_failed(
+    job: Supervisor, signum: signal.Signals
+) -> None:
+    job.handle_task_end(2, 3, 5.0)
+    job.handle_interrupt(signum, 5.1)
+    assert job.handle_task_end(0, 128 + signum, 5.2) == []
+    assert job.handle_task_end(1, 128 + signum, 5.2) == []
+
+
 def test_a_task_that_is_lost_after_a_failure_ends_the_job(job: Supervisor) -> None:
     job.handle_task_end(2, 3, 5.0)
     assert job.handle_task_loss(1, "its connection broke", 5.1) == []

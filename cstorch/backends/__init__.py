@@ -1,6 +1,6 @@
 """Backends, on which a program computes: the CS system, or this CPU."""
 
-from cstorch import hooks as ltc_backend
+import cstorch.hooks as ltc_backend
 from cstorch.backends import csx
 from cstorch.backends.current import Backend, Device, current_backend, on_cpu, on_csx
 from cstorch.config import BackendType

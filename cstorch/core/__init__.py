@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from cstorch import hooks as compile  # noqa: A004 - the original's name
+import cstorch.hooks as compile  # noqa: A004 - the original's name
 from cstorch.core import annotation, modes
 from cstorch.core.annotation import name_scope
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from cstorch import hooks as listener
+import cstorch.hooks as listener
 from cstorch.program import Program
 from cstorch.utils.helpers import make_param_filter
 

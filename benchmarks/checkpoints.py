@@ -35,8 +35,8 @@ Read = Callable[[Path], Weights]
 def rows(mib: int = 500, training_mib: int = 1400) -> list[Row]:
     """A row for saving and one for loading of each checkpoint, in GB/s."""
     return [
-        *_measured(f"checkpoint of {mib} MiB in {LAYERS} tensors", _large(mib)),
-        *_measured(f"checkpoint of {training_mib} MiB, GPT with AdamW", _training(training_mib)),
+        *_measure(f"checkpoint of {mib} MiB in {LAYERS} tensors", _large(mib)),
+        *_measure(f"checkpoint of {training_mib} MiB, GPT with AdamW", _training(training_mib)),
     ]
 
 
@@ -67,7 +67,7 @@ def _training(mib: int) -> Weights:
     return found
 
 
-def _measured(name: str, weights: Weights) -> list[Row]:
+def _measure(name: str, weights: Weights) -> list[Row]:
     gigabytes = sum(tensor.nbytes for tensor in weights.values()) / 1e9
     with tempfile.TemporaryDirectory() as folder:
         saves: dict[str, Callable[[], float]] = {}
@@ -90,12 +90,12 @@ def _contenders() -> dict[str, tuple[Write, Read]]:
 
     return {
         "cstorch": (checkpoints.save, checkpoints.load),
-        "torch": (_synced(torch.save), lambda path: torch.load(path, weights_only=True)),
-        "safetensors": (_synced(safetensors.save_file), safetensors.load_file),
+        "torch": (_sync_after(torch.save), lambda path: torch.load(path, weights_only=True)),
+        "safetensors": (_sync_after(safetensors.save_file), safetensors.load_file),
     }
 
 
-def _synced(write: Write) -> Write:
+def _sync_after(write: Write) -> Write:
     def synced(weights: Weights, path: Path) -> None:
         write(weights, path)
         with path.open("rb") as file:

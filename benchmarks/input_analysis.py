@@ -168,7 +168,7 @@ def peer_rows(names: Collection[str] = ()) -> list[Row]:
 def _peer_row(name: str, truth: Truth) -> tuple[Row, bool | None]:
     with tempfile.TemporaryDirectory() as folder:
         found, seconds = _analysis([f"{ROOT / 'benchmarks' / 'input_pipelines.py'}:{name}"], folder)
-    theirs = _profiled(name)
+    theirs = _profile(name)
     stage = found["bottleneck"]["stage"]
     row = Row(
         f"input, slowest is `{truth.stage}`: {name}",
@@ -185,14 +185,14 @@ def advice(found: dict[str, Any]) -> str:
     """The recommendations of an analysis about its bottleneck with their gains, and the layout."""
     stage = next(one for one in found["stages"] if one["name"] == found["bottleneck"]["stage"])
     called = stage["op"], stage["source"]
-    about = [_recommended(one) for one in found["findings"] if (one["op"], one["source"]) == called]
+    about = [_format_recommendation(one) for one in found["findings"] if (one["op"], one["source"]) == called]
     listed = "; ".join(dict.fromkeys(about)) or "nothing to change in it"
     return "{0}; layout {nodes} x {tasks_per_node} x {cpus_per_task}".format(
         listed, **found["recommendation"]
     )
 
 
-def _recommended(finding: dict[str, Any]) -> str:
+def _format_recommendation(finding: dict[str, Any]) -> str:
     gain = finding["gain"]
     told = f"{gain['kind'].replace('-', ' ')}: {gain['text']}" if gain else "gain not known"
     return f"`{finding['recommended']}` ({told})"
@@ -227,7 +227,7 @@ class Profiled:
         return f"profiler: `{path}`{verdict}, {self.seconds:.0f} s; {bound.lower()} input-bound; {hint}"
 
 
-def _profiled(name: str) -> Profiled | None:
+def _profile(name: str) -> Profiled | None:
     """None where the package that reads a trace is not installed."""
     python = os.environ.get("XPROF_PYTHON", sys.executable)
     if subprocess.run([python, "-c", "import xprof"], capture_output=True, check=False).returncode:

@@ -35,7 +35,7 @@ def computing_map() -> Any:
 
 def after_batch() -> Any:
     """The dear function works on whole batches."""
-    batches = _batched(_numbers().map(lambda x: _products(x, 1)))
+    batches = _batch(_numbers().map(lambda x: _products(x, 1)))
     return batches.map(_of_a_batch).prefetch(AUTOTUNE)
 
 
@@ -64,7 +64,7 @@ def photographs() -> Any:
     kind = {"image": tf.io.FixedLenFeature([], tf.string)}
     records = tf.data.TFRecordDataset(str(path)).repeat()
     parsed = records.map(lambda record: tf.io.parse_single_example(record, kind)["image"])
-    return _finish(parsed.map(_decoded))
+    return _finish(parsed.map(_decode))
 
 
 def generator() -> Any:
@@ -107,12 +107,12 @@ def _numbers() -> Any:
     return tf.data.Dataset.range(_ENDLESS)
 
 
-def _batched(dataset: Any) -> Any:
+def _batch(dataset: Any) -> Any:
     return dataset.batch(BATCH, drop_remainder=True)
 
 
 def _finish(dataset: Any) -> Any:
-    return _batched(dataset).prefetch(AUTOTUNE)
+    return _batch(dataset).prefetch(AUTOTUNE)
 
 
 def _products(x: Any, count: int) -> Any:
@@ -135,7 +135,7 @@ def _waits(x: Any) -> Any:
     return tf.ensure_shape(tf.numpy_function(sleep, [x], tf.int64), [])
 
 
-def _decoded(image: Any) -> Any:
+def _decode(image: Any) -> Any:
     return tf.cast(tf.ensure_shape(tf.io.decode_jpeg(image, channels=3), [320, 320, 3]), tf.float32)
 
 

@@ -235,14 +235,14 @@ def measured(case: Case, rounds: int) -> tuple[Figures, Figures]:
     """
     _share_the_cpus()
     workload = case.load()
-    built = {name: _built(build, workload) for name, build in CONTENDERS.items()}
+    built = {name: _build(build, workload) for name, build in CONTENDERS.items()}
     runs = {name: run for name, run in built.items() if run is not None}
     cpu: Figures = {name: [] for name in runs}
     wall = interleave({name: timed(run, cpu[name]) for name, run in runs.items()}, rounds)
     return wall, cpu
 
 
-def _built(build: Callable[[Workload], Run], workload: Workload) -> Run | None:
+def _build(build: Callable[[Workload], Run], workload: Workload) -> Run | None:
     """A contender that has made its first steps; None where TensorFlow's XLA lacks an op of the model."""
     import tensorflow as tf
 

@@ -64,10 +64,10 @@ def main() -> None:
     parser.add_argument("--travelling", action="store_true", help="weights travel as between machines")
     parser.add_argument("--steps", type=int, default=STEPS)
     args = parser.parse_args()
-    print(json.dumps(asdict(_measured_here(args))))
+    print(json.dumps(asdict(_measure_here(args))))
 
 
-def _measured_here(args: argparse.Namespace) -> Measured:
+def _measure_here(args: argparse.Namespace) -> Measured:
     from cs_system.engine.device import limit_threads, start_device
 
     limit_threads(None)

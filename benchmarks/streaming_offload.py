@@ -73,7 +73,7 @@ def _child(*flags: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _compiled_here(folder: Path) -> str:
+def _compile_here(folder: Path) -> str:
     """The training step of the PyTorch program, compiled for weight streaming."""
     from benchmarks.torch_step_time import Case, traced_step
     from cgc.driver import compile_step
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--torch", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.compile:
-        print(json.dumps(_compiled_here(args.compile)))
+        print(json.dumps(_compile_here(args.compile)))
     elif args.torch:
         print(json.dumps(_torch_here()))
     else:

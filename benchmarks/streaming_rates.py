@@ -75,7 +75,7 @@ def rows(names: Sequence[str] = tuple(PUBLISHED)) -> list[Row]:
     found, errors = [], []
     for name in names:
         published = PUBLISHED[name]
-        predicted = _predicted(name)
+        predicted = _predict(name)
         error = predicted / published.samples_per_s - 1
         errors.append(error)
         found.append(
@@ -108,14 +108,14 @@ def _systems(count: int) -> str:
     return "" if count == 1 else f", {count} systems"
 
 
-def _predicted(name: str) -> float:
+def _predict(name: str) -> float:
     command = [sys.executable, "-m", "benchmarks.streaming_rates", "--one", name]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _predicted_here(published: Published) -> float:
+def _predict_here(published: Published) -> float:
     """Samples per second of all systems: each has its share of the batch, and sums are hidden by compute."""
     from benchmarks.example_step import example_step
     from cgc.execution.compilation import CompileOptions, Stages, rewrite_step
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(_predicted_here(PUBLISHED[args.one])))
+        print(json.dumps(_predict_here(PUBLISHED[args.one])))
         return
     for row in rows(args.name or tuple(PUBLISHED)):
         print(f"{row.name}: {row.ours} | {row.others} (target {row.target})")

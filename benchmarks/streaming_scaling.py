@@ -34,7 +34,7 @@ def rows(rounds: int = ROUNDS) -> list[Row]:
     found: dict[int, list[Measured]] = {count: [] for count in SYSTEMS}
     with tempfile.TemporaryDirectory(prefix="cs-bench-") as directory:
         folder = Path(directory)
-        artifacts = {count: _compiled(count, folder) for count in SYSTEMS}
+        artifacts = {count: _compile(count, folder) for count in SYSTEMS}
         for _ in range(rounds):
             for count in SYSTEMS:
                 flags = (f"--num-csx={count}", f"--steps={STEPS}")
@@ -79,7 +79,7 @@ def _paper(found: Mapping[int, float]) -> Row:
     )
 
 
-def _compiled(count: int, folder: Path) -> Path:
+def _compile(count: int, folder: Path) -> Path:
     command = [sys.executable, "-m", "benchmarks.streaming_scaling", "--compile", str(count), str(folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return Path(json.loads(done.stdout.splitlines()[-1]))

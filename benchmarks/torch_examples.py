@@ -92,10 +92,10 @@ def capture_row(params_file: str = "params_gpt2_small.yaml") -> Row:
 def training_rows() -> list[Row]:
     """The loss that every example reaches, and how long that takes."""
     with cs_system() as address:
-        return [_trained(example, address) for example in EXAMPLES]
+        return [_train(example, address) for example in EXAMPLES]
 
 
-def _trained(example: Example, address: str) -> Row:
+def _train(example: Example, address: str) -> Row:
     with tempfile.TemporaryDirectory() as model_dir:
         start = time.perf_counter()
         _run(example, "train", address, model_dir)

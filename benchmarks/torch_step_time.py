@@ -141,12 +141,12 @@ def engine(workload: Workload) -> Run:
     program = PipelinedEngine(export_step(module, interface), interface, CHUNK)
     program.put_state(state)
     columns = zip(*workload.batches, strict=True)
-    chunk = tuple(aligned(np.stack([_narrowed(to_array(x)) for x in column])) for column in columns)
+    chunk = tuple(aligned(np.stack([_narrow(to_array(x)) for x in column])) for column in columns)
 
     return stepping(program, chunk)
 
 
-def _narrowed(array: np.ndarray) -> np.ndarray:
+def _narrow(array: np.ndarray) -> np.ndarray:
     """Narrow integers as workers do: the device has 32 bits."""
     return array.astype(np.int32) if array.dtype == np.int64 else array
 

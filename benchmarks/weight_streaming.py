@@ -84,7 +84,7 @@ def rows(layers: Sequence[int] = LAYERS, width: int = WIDTH, rounds: int = ROUND
         traced: dict[int, list[Traced]] = {depth: [] for depth in layers}
         for number in range(rounds):
             for depth in layers:
-                traced[depth].append(_traced(depth, width, folder / f"{number}-{depth}"))
+                traced[depth].append(_trace(depth, width, folder / f"{number}-{depth}"))
         steps = {depth: _steps(traced[depth][-1].artifacts, rounds, folder) for depth in layers}
         activations = {depth: _activation_bytes(traced[depth][-1].artifacts) for depth in layers}
         found = [row for depth in layers for row in _step_rows(depth, steps[depth])]
@@ -278,7 +278,7 @@ def _compile_rows(
     return found
 
 
-def _traced(depth: int, width: int, folder: Path) -> Traced:
+def _trace(depth: int, width: int, folder: Path) -> Traced:
     flags = ["--compile", str(depth), str(width), str(folder)]
     command = [sys.executable, "-m", "benchmarks.weight_streaming", *flags]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -39,7 +39,7 @@ def solution_of(problem: ContestProblem, plan: Floorplan, stop: Stop) -> dict[st
     chosen = [min(choices, key=lambda choice: choice.width * choice.height) for choices in options]
     if graph.wadapter > 0:
         _match_adapters(graph, chosen, options, pieces, plan.target, stop)
-    return _placed(graph, problem, pieces, chosen, stop)
+    return _place(graph, problem, pieces, chosen, stop)
 
 
 def matched_solution(graph: ContestGraph, plan: Matched, stop: Stop) -> dict[str, Placed]:
@@ -51,10 +51,10 @@ def matched_solution(graph: ContestGraph, plan: Matched, stop: Stop) -> dict[str
         upright = label.width <= piece.width and label.height <= piece.height
         sides = (label.width, label.height) if upright else (label.height, label.width)
         chosen.append(_Choice(label.splits, not upright, *sides))
-    return _placed(graph, problem, pieces, chosen, stop)
+    return _place(graph, problem, pieces, chosen, stop)
 
 
-def _placed(
+def _place(
     graph: ContestGraph, problem: Problem, pieces: Sequence[Box], chosen: Sequence[_Choice], stop: Stop
 ) -> dict[str, Placed]:
     """Rectangles in the middle of their pieces, then moved where that is better for the wires."""
@@ -97,7 +97,7 @@ def _match_adapters(
             if stop():
                 return
             wanted = _wanted_channels(graph, chosen, index)
-            variants = _retuned(kernel, options[index], wanted, pieces[index], target, graph.memlimit)
+            variants = _retune(kernel, options[index], wanted, pieces[index], target, graph.memlimit)
             candidates = [chosen[index], *options[index], *variants]
             chosen[index] = min(candidates, key=lambda choice: _adapters_at(graph, chosen, index, choice))
         if chosen == before:
@@ -114,7 +114,7 @@ def _wanted_channels(graph: ContestGraph, chosen: Sequence[_Choice], index: int)
     return inputs, {chosen[edge.target].splits.inputs[0] for edge in graph.edges if edge.source == index}
 
 
-def _retuned(
+def _retune(
     kernel: Kernel,
     options: Sequence[_Choice],
     wanted: tuple[set[int], set[int]],

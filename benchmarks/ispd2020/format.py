@@ -272,7 +272,7 @@ def _read_definition(
     match: re.Match[str], kernels: dict[str, Kernel], defined: dict[str, tuple[int, ...]]
 ) -> None:
     name, kind = match[1], match[2]
-    kernel = _known(name, kernels)
+    kernel = _find_kernel(name, kernels)
     numbers = tuple(_integer("argument", value) for value in match[3].split())
     formal, execution = numbers[: len(kernel.formal)], numbers[len(kernel.formal) :]
     if (kind, formal) != (kernel.kind, kernel.formal):
@@ -292,7 +292,7 @@ def _read_place(
     match: re.Match[str], kernels: dict[str, Kernel], places: dict[str, tuple[int, int, bool]]
 ) -> None:
     name, turn = match[1], match[4]
-    _known(name, kernels)
+    _find_kernel(name, kernels)
     if turn not in ("R0", "R90"):
         raise ValueError(f"{name} is turned {turn}, expected R0 or R90")
     if name in places:
@@ -300,7 +300,7 @@ def _read_place(
     places[name] = (int(match[2]), int(match[3]), turn == "R90")
 
 
-def _known(name: str, kernels: dict[str, Kernel]) -> Kernel:
+def _find_kernel(name: str, kernels: dict[str, Kernel]) -> Kernel:
     if name not in kernels:
         raise ValueError(
             f"kernel {name!r} is not in the graph, which has {', '.join(list(kernels)[:8])}, ..."

@@ -126,7 +126,7 @@ class Joint:
             The best floorplan seen that fits.
         """
         kinds, shares = [move for move, _ in MOVES], [share for _, share in MOVES]
-        tree = _copied(tree)
+        tree = _copy(tree)
         steepness = _STEEPNESS[0]
         current = self.estimate(tree, steepness)
         best = self._fitting(tree, math.inf)
@@ -142,7 +142,7 @@ class Joint:
                 current = self.estimate(tree, steepness)
             before: list[tuple[int, Label]] = []
             if self._rng.random() < _LABEL_SHARE:
-                changed, before = self._relabelled(tree, 0.05**progress)
+                changed, before = self._relabel(tree, 0.05**progress)
             else:
                 changed = self._rng.choices(kinds, shares)[0](tree, self._rng, self.problem.neighbors)
             if changed is None:
@@ -158,14 +158,14 @@ class Joint:
                 best = self._fitting(tree, best.objective if best else math.inf) or best
         return best
 
-    def _relabelled(self, tree: Node, cooling: float) -> tuple[Node | None, list[tuple[int, Label]]]:
+    def _relabel(self, tree: Node, cooling: float) -> tuple[Node | None, list[tuple[int, Label]]]:
         """A tree with new labels of a few neighbors, and the labels before; they are set already."""
         rng = self._rng
         index = rng.randrange(len(self.labels))
         before: list[tuple[int, Label]] = []
         for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
             heat = self._graph.wadapter * max(0.05, cooling) * rng.random() * _LABEL_HEAT
-            label = self._drawn(index, heat)
+            label = self._draw(index, heat)
             if label is not None and label != self.labels[index]:
                 before.append((index, self.labels[index]))
                 self._set(index, label)
@@ -176,7 +176,7 @@ class Joint:
             index = rng.choice(near)
         return (tree if before else None), before[::-1]
 
-    def _drawn(self, index: int, heat: float) -> Label | None:
+    def _draw(self, index: int, heat: float) -> Label | None:
         """A label that suits those of the neighbors."""
         menu = self._menus[index]
         if not len(menu):
@@ -216,9 +216,9 @@ def _fresh(leaf: Node) -> Node:
     return Node(leaf.leaf)
 
 
-def _copied(node: Node) -> Node:
+def _copy(node: Node) -> Node:
     """A tree that remembers nothing."""
-    return Node(node.leaf, node.stacked, tuple(_copied(child) for child in node.children))
+    return Node(node.leaf, node.stacked, tuple(_copy(child) for child in node.children))
 
 
 _STEPS = (1.03, 1.08, 1.15, 1.2, 1.3, 1.4, 1.6, 2, 3, 5, 10, 15, 20, 30, 50, 100, 200, 500)
@@ -279,7 +279,7 @@ class JointSearch:
         Args:
             limit: an objective that must be beaten.
         """
-        found = [labels for _, labels in sorted(self._agreed(limit), key=lambda pair: pair[0])]
+        found = [labels for _, labels in sorted(self._agree(limit), key=lambda pair: pair[0])]
         roomy = [labels for labels in found if share_of_fabric(self._graph, labels) < ROOMY]
         return [*roomy[:1], *(labels for labels in found if labels not in roomy[:1])][:_MOST_AGREEMENTS]
 
@@ -320,7 +320,7 @@ class JointSearch:
             found.append(self._menus[key])
         return found
 
-    def _agreed(self, limit: float) -> Iterator[tuple[float, list[Label]]]:
+    def _agree(self, limit: float) -> Iterator[tuple[float, list[Label]]]:
         """Yield labels that agree, with their estimated costs, at all targets that may beat a limit."""
         for factor in _STEPS:
             target = factor * self._time_bound

@@ -140,7 +140,7 @@ def menu(kernel: Kernel, graph: ContestGraph, target: float) -> Menu:
         values = useful_splits(convolutions[0].inputs)
         found = found.with_numbers(values, 0, outputs=False)
         found = found.where(found.inputs[:, 0] <= found.inputs[:, 1:].max(axis=1))
-        found.outputs[:, 0] = _needed(
+        found.outputs[:, 0] = _least_outputs(
             convolutions[0], found.rows, found.columns, found.inputs[:, 0], graph, target
         )
         found = found.sensible(graph)
@@ -152,7 +152,7 @@ def menu(kernel: Kernel, graph: ContestGraph, target: float) -> Menu:
         copy = found.where(more)
         copy.outputs[:, last] = value
         wider.append(copy)
-    found = _joined(wider).sensible(graph)
+    found = _join(wider).sensible(graph)
     return _menu(kernel, found.where(_best(found)))
 
 
@@ -161,7 +161,7 @@ def _best(found: _Layouts) -> Ints:
     return np.argsort(area, kind="stable")[:_MOST_LABELS]
 
 
-def _joined(parts: Sequence[_Layouts]) -> _Layouts:
+def _join(parts: Sequence[_Layouts]) -> _Layouts:
     return _Layouts(
         np.concatenate([part.rows for part in parts]),
         np.concatenate([part.columns for part in parts]),
@@ -189,7 +189,7 @@ def _smallest(convolutions: Sequence[Convolution], graph: ContestGraph, target: 
     inputs = np.stack([np.minimum(tallest, conv.inputs) for conv in convolutions], axis=1)
     outputs = np.stack(
         [
-            _needed(conv, rows, columns, inputs[:, number], graph, target)
+            _least_outputs(conv, rows, columns, inputs[:, number], graph, target)
             for number, conv in enumerate(convolutions)
         ],
         axis=1,
@@ -197,7 +197,7 @@ def _smallest(convolutions: Sequence[Convolution], graph: ContestGraph, target: 
     return _Layouts(rows, columns, inputs, outputs).sensible(graph)
 
 
-def _needed(
+def _least_outputs(
     conv: Convolution, rows: Ints, columns: Ints, inputs: Ints, graph: ContestGraph, target: float
 ) -> Ints:
     """The least k' that keeps target and memory, `NEVER` where none does."""

@@ -112,12 +112,12 @@ def _smaller() -> Iterator[None]:
         for module_name, functions in SMALLER.items():
             module = importlib.import_module(f"keras.src.applications.{module_name}")
             for function, changes in functions.items():
-                changed = _changed(getattr(module, function), changes)
+                changed = _apply_changes(getattr(module, function), changes)
                 patches.enter_context(mock.patch.object(module, function, changed))
         yield
 
 
-def _changed(function: Callable[..., Any], changes: dict[str, Change]) -> Callable[..., Any]:
+def _apply_changes(function: Callable[..., Any], changes: dict[str, Change]) -> Callable[..., Any]:
     import inspect
 
     signature = inspect.signature(function)

@@ -166,7 +166,7 @@ def _one_line(reason: str) -> str:
     if lines[0].endswith(":") and len(lines) > 1:
         operations = [line.partition(": ")[0] for line in lines[1:] if not line.startswith("what to do")]
         lines = ["no rule for " + ", ".join(dict.fromkeys(operations))]
-    return _escaped(without_folders(lines[0]))[:240]
+    return _escape(without_folders(lines[0]))[:240]
 
 
 def without_folders(text: str) -> str:
@@ -178,7 +178,7 @@ _FOLDERS = re.compile(r"/\S*/(?=benchmarks/zoo/)")
 """Folders of this machine before a path."""
 
 
-def _escaped(line: str) -> str:
+def _escape(line: str) -> str:
     return line.replace("|", "/").replace("<", "(").replace(">", ")").replace("[", "(").replace("]", ")")
 
 

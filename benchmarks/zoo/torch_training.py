@@ -115,7 +115,7 @@ def _reference(workload: Workload, first: State, trained: Trained) -> Reference:
     changed = Workload(model, workload.batches, workload.loss, workload.about)
     rounding = difference(first, trained, train_on_cpu(changed))
     wide = copy.deepcopy(workload.model).double()
-    batches = [{name: _widened(value) for name, value in batch.items()} for batch in workload.batches]
+    batches = [{name: _widen(value) for name, value in batch.items()} for batch in workload.batches]
     try:
         exact = train_on_cpu(Workload(wide, batches, workload.loss, workload.about))
     except Exception:  # models that name float32 themselves do not run in float64
@@ -123,7 +123,7 @@ def _reference(workload: Workload, first: State, trained: Trained) -> Reference:
     return Reference((trained, exact), rounding.or_larger(difference(first, trained, exact)))
 
 
-def _widened(value: torch.Tensor) -> torch.Tensor:
+def _widen(value: torch.Tensor) -> torch.Tensor:
     return value.double() if value.dtype == torch.float32 else value
 
 

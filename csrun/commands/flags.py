@@ -15,6 +15,7 @@ from cs_toolkit.errors import ToolkitError, UsageError
 from cs_toolkit.garbage import leave_at_exit
 from csrun.console import flush_standard_streams, say
 from csrun.errors import CsrunError
+from csrun.schedulers.registry import schedulers
 from csrun.site import SITE_CONFIG_VARIABLE, Site
 from csrun.site.loading import LoadedSite, load_site
 from csrun.site.values import parse_count
@@ -218,7 +219,12 @@ def _suggestion(error: click.NoSuchOption) -> str:
         for name in param.opts
         if name.startswith("--")
     ]
-    others = "; pass other options of Slurm as --slurm=OPTION=VALUE" if "--slurm" in visible else ""
+    others = "".join(
+        f"; pass other options of {each.title} as {flag.name}={flag.metavar}"
+        for each in schedulers()
+        for flag in each.flags
+        if flag.repeated and flag.name in visible
+    )
     return _nearest(error.option_name, visible, f"expected one of this command's flags{others}")
 
 

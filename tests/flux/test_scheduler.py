@@ -238,6 +238,8 @@ def test_the_lines_of_flux_run() -> None:
     assert (made.job_id, made.task_failed, shown) == ("f3mqB68f", True, [b"hello"])
     made, shown = lines("2.8s: job.exception fX type=timeout severity=0 resource allocation expired")
     assert (made.cancel_reason, made.withdrawn, len(shown)) == ("time limit", False, 1)
+    made, shown = lines("2.7s: job.exception fX type=exec severity=0 node failure on node3 (rank 2)")
+    assert (made.cancel_reason, made.withdrawn) == ("node failure", False)
     made, shown = lines("2.5s: job.exception fX type=cancel severity=0 ", ending=True)
     assert (made.cancel_reason, made.withdrawn, shown) == ("cancellation", True, [])
 

@@ -16,7 +16,7 @@ SUSPENDED_LIMIT_S = 3.0
 _JOB = re.compile(r"^jobid: (\S+)")
 _EXCEPTION = re.compile(r"job\.exception \S+ type=(\S+) severity=0 ?(.*)")
 _REPORTED_BY_AGENTS = re.compile(r"^flux-job: task\(s\) |^jobid: |one more ctrl-C|job is not running")
-_CAUSES = {"timeout": "time limit", "node-failure": "node failure", "cancel": "cancellation"}
+_CAUSES = {"timeout": "time limit", "cancel": "cancellation"}
 
 
 class FluxRunStarter(Starter):
@@ -38,7 +38,8 @@ class FluxRunStarter(Starter):
         if found := _JOB.search(line):
             self.job_id = ascii_id(found[1])
         if found := _EXCEPTION.search(line):
-            self.cancel_reason = _CAUSES.get(found[1], "")
+            lost = found[2].startswith("node failure")  # an exception of the type "exec"
+            self.cancel_reason = "node failure" if lost else _CAUSES.get(found[1], "")
             self.withdrawn = found[1] == "cancel"
             self.task_failed = found[1] == "exec"
         if "task(s)" in line:

@@ -34,7 +34,7 @@ _GRACE_PERIOD_S = 5.0
 _END_TIMEOUT_S = 15.0
 _OUTPUT_TIMEOUT_S = 2.0
 _LAUNCHER = "csrun_wse: "  # prefix of the launcher's own lines
-_SUCCESS_LINES = ("the chief has finished", "the job has completed")
+_SUCCESS_LINES = ("the chief has finished", "the job completed")
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

@@ -170,7 +170,7 @@ class JobLoop:
         self._watch_system(now_s)
         self._report.act(self._supervisor.tick(now_s))
         self._report.tick(now_s)
-        self._forward_ending_signal()
+        self._forward_termination_signal()
         self._grant_credit()
         self._looked_at_s = time.monotonic()
 
@@ -186,12 +186,12 @@ class JobLoop:
 
     def _wait(self) -> None:
         timeout_s = POLL_S
-        if self._supervisor.ending_signal is not None or self._report.full:
+        if self._supervisor.termination_signal is not None or self._report.full:
             timeout_s = ENDING_POLL_S
         elif self._report.waiting:
             timeout_s = min(timeout_s, PROGRESS_INTERVAL_S / 2)
-        if self._supervisor.deadline_s is not None:
-            timeout_s = min(timeout_s, max(0.0, self._supervisor.deadline_s - time.monotonic()))
+        if self._supervisor.next_tick_s is not None:
+            timeout_s = min(timeout_s, max(0.0, self._supervisor.next_tick_s - time.monotonic()))
         self._selector.select(timeout_s)
         for agent in self._agents.values():
             agent.connection.flush()
@@ -409,7 +409,7 @@ class JobLoop:
         if self._command_ended_at_s is not None:
             early = self._started and self._supervisor.phase in (Phase.RUNNING, Phase.WINDING_DOWN)
             late = now_s - self._command_ended_at_s > AFTER_COMMAND_S
-            if early and late and self._supervisor.tasks_running:
+            if early and late and self._supervisor.has_running_tasks:
                 text = (
                     f"{self._starter.command} has ended before the tasks "
                     f"({self._starter.summary() or 'no message'})"
@@ -446,7 +446,7 @@ class JobLoop:
             return
         with suppress(BlockingIOError):
             while data := os.read(self._command_pipe, READ_BYTES):
-                ending = self._supervisor.ending_signal is not None
+                ending = self._supervisor.termination_signal is not None
                 for line in self._starter.feed(data, ending):
                     self._report.say_raw(f"{self._starter.command} | {printable(line)}\n")
                 if self._starter.job_id and not self._record.scheduler_job_id:
@@ -475,8 +475,8 @@ class JobLoop:
 
     # --- the end
 
-    def _forward_ending_signal(self) -> None:
-        signum = self._supervisor.ending_signal
+    def _forward_termination_signal(self) -> None:
+        signum = self._supervisor.termination_signal
         if signum is None:
             return
         for rank in self._connected:
@@ -494,7 +494,7 @@ class JobLoop:
             return False
         if not self._started:
             return True
-        return not self._connected and not self._supervisor.tasks_running
+        return not self._connected and not self._supervisor.has_running_tasks
 
     def _clean_up(self) -> None:
         self._read_command()

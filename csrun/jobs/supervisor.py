@@ -1,13 +1,13 @@
 """Supervision of a job: a state machine without I/O that decides when and how the job ends.
 
-Its methods take events (the end of a task, a signal to the launcher, the passing of time) and return actions.
-A job
+Its methods take events (the exit of a task, a signal to the launcher, the passing of time) and return what to
+report. The signal for the processes of the job is a property, `termination_signal`. A job
 
-* runs until its first task fails, all tasks have ended, or a signal requests its end;
-* gives the other tasks a moment to log their own errors when one has failed;
-* winds down when the chief has succeeded: the workers get some time to end;
-* is ended: every process gets a signal, and after the grace period SIGKILL;
-* has ended when its tasks and all processes that they have left running are gone.
+* runs until its first task fails, all tasks have exited, or a signal asks the launcher to terminate it;
+* waits a moment after the first failure, so that the other tasks can log their own errors;
+* winds down after the chief has succeeded: the workers have some time to exit;
+* is terminated: every process gets a signal, and after the grace period SIGKILL;
+* has ended when its tasks and all processes that they left running are gone.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Phase(Enum):
     """Phase of a job."""
 
     RUNNING = "running"
-    FAILED = "failed"
+    FAILING = "failing"
     WINDING_DOWN = "winding down"
-    ENDING = "ending"
+    TERMINATING = "terminating"
     KILLING = "killing"
 
 
@@ -44,7 +44,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class ReportFailure:
-    """Print exit code, last lines and log of a task that has failed."""
+    """Print the exit code, last log lines and log path of a task that failed."""
 
     rank: int
     exit_code: int
@@ -52,7 +52,7 @@ class ReportFailure:
 
 @dataclass(frozen=True, slots=True)
 class ReportLoss:
-    """Print reason, last lines and log of a task with which the connection is lost."""
+    """Print the last log lines and log path of a task whose connection was lost, and the reason."""
 
     rank: int
     reason: str
@@ -66,15 +66,15 @@ class Supervisor:
 
     Args:
         labels: names of the tasks, by rank; rank 0 is the chief.
-        grace_s: time from the request to end until SIGKILL.
+        grace_s: time from the first signal to the tasks until SIGKILL.
         wind_down_s: time that workers may continue after the chief has exited with 0.
         requeue_code: exit code of the chief that means requeue instead of failure, if any.
 
     Attributes:
         phase: of the job.
         exit_code: of the launcher; final when the job has ended.
-        failed: a task has failed.
-        interrupted_by: the signal that ended the job, if one did.
+        failed: the job has failed.
+        interrupted_by: the signal to the launcher, or from the scheduler, that terminated the job, if any.
     """
 
     def __init__(
@@ -90,57 +90,57 @@ class Supervisor:
         self._first_signal = signal.SIGTERM
         self._interrupted_at_s = float("-inf")
         self._failure_at_s: float | None = None
-        self._cancelled = ""
+        self._cancel_text = ""
         self.phase = Phase.RUNNING
         self.exit_code = 0
         self.failed = False
         self.interrupted_by: signal.Signals | None = None
 
     @property
-    def deadline_s(self) -> float | None:
-        """Time at which `tick` has something to do; None for no time."""
+    def next_tick_s(self) -> float | None:
+        """Time at which `tick` next has something to do; None if never."""
         times = (self._deadline_s, self._note_at_s, self._failure_at_s)
         return min((time for time in times if time is not None), default=None)
 
     @property
     def outcome(self) -> str:
-        """How the job has ended, as a sentence."""
-        if self._cancelled:
-            return self._cancelled
+        """How the job ended, as a sentence."""
+        if self._cancel_text:
+            return self._cancel_text
         if self.interrupted_by:
-            return f"the job was ended by {self.interrupted_by.name}"
+            return f"the job was terminated by {self.interrupted_by.name}"
         if self.failed:
-            return f"the job has failed with exit code {self.exit_code}"
+            return f"the job failed with exit code {self.exit_code}"
         if self.exit_code:
-            return "the job has ended at a checkpoint"
-        return "the job has completed"
+            return "the job stopped at a checkpoint to be requeued"
+        return "the job completed"
 
     @property
-    def tasks_running(self) -> bool:
-        """Whether a task is still running."""
+    def has_running_tasks(self) -> bool:
+        """True while a task is running."""
         return bool(self._running)
 
     @property
-    def ending_signal(self) -> signal.Signals | None:
-        """Signal for every process of the job, also for new ones; None for none."""
+    def termination_signal(self) -> signal.Signals | None:
+        """Signal to send to every process of the job, including new ones, or None."""
         if self.phase is Phase.KILLING:
             return signal.SIGKILL
-        if self.phase is Phase.ENDING:
-            # Tasks get Ctrl-C as SIGINT. Processes that they leave running get SIGTERM: background processes
-            # of a shell ignore SIGINT.
+        if self.phase is Phase.TERMINATING:
+            # Tasks get Ctrl-C as SIGINT. Processes that they left running get SIGTERM, because background
+            # processes of a shell ignore SIGINT.
             return self._first_signal if self._running else signal.SIGTERM
         return None
 
     def handle_task_end(self, rank: int, exit_code: int, now_s: float) -> list[Action]:
-        """Handle the end of a task; exit_code is 128 + n for signal n."""
+        """Handle the exit of a task; exit_code is 128 + n for signal n."""
         self._running.discard(rank)
-        if self.phase in (Phase.FAILED, Phase.ENDING, Phase.KILLING):
-            if self.phase is Phase.FAILED and not self._running:
-                self._end(signal.SIGTERM, now_s)
-            # The first task to fail is often not the cause: name others, except those that were ended.
+        if self.phase in (Phase.FAILING, Phase.TERMINATING, Phase.KILLING):
+            if self.phase is Phase.FAILING and not self._running:
+                self._terminate(signal.SIGTERM, now_s)
+            # The first task to fail is often not the cause: name others, but not those that were terminated.
             terminated = {128 + signum for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)}
             if self.failed and exit_code not in {0, *terminated}:
-                return [Say(f"{self._labels[rank]} has also failed, exit code {exit_code}")]
+                return [Say(f"{self._labels[rank]} also failed, exit code {exit_code}")]
             return []
         if rank == CHIEF_RANK and exit_code == self._requeue_code:
             self.exit_code = exit_code
@@ -148,14 +148,14 @@ class Supervisor:
             self.exit_code = exit_code
             self.failed = True
             if self._running:
-                self.phase = Phase.FAILED
+                self.phase = Phase.FAILING
                 self._failure_at_s = now_s + LAST_WORDS_S
                 self._deadline_s = self._note_at_s = None
             else:
-                self._end(signal.SIGTERM, now_s)
+                self._terminate(signal.SIGTERM, now_s)
             return [ReportFailure(rank, exit_code)]
         if not self._running:
-            self._end(signal.SIGTERM, now_s)
+            self._terminate(signal.SIGTERM, now_s)
         elif rank == CHIEF_RANK:
             self.phase = Phase.WINDING_DOWN
             self._failure_at_s = None  # set if the system was lost: the chief has succeeded without it
@@ -164,15 +164,15 @@ class Supervisor:
         return []
 
     def handle_task_loss(self, rank: int, reason: str, now_s: float) -> list[Action]:
-        """Handle the loss of the connection to a task, whose end is unknown."""
+        """Handle the loss of the connection to a task, whose exit status is then unknown."""
         self._running.discard(rank)
-        if self.phase is Phase.FAILED and not self._running:
-            self._end(signal.SIGTERM, now_s)
-        if self.phase in (Phase.FAILED, Phase.ENDING, Phase.KILLING):
+        if self.phase is Phase.FAILING and not self._running:
+            self._terminate(signal.SIGTERM, now_s)
+        if self.phase in (Phase.FAILING, Phase.TERMINATING, Phase.KILLING):
             return []
-        self._fail(1, now_s)
+        self._fail_now(1, now_s)
         others = self._names(self._running)
-        return [ReportLoss(rank, reason), *([Say(f"ending {others}")] if others else [])]
+        return [ReportLoss(rank, reason), *([Say(f"terminating {others}")] if others else [])]
 
     def handle_system_loss(self, text: str, now_s: float, report_limit_s: float) -> list[Action]:
         """Handle the loss of the CS system. The chief has `report_limit_s` to report its own error."""
@@ -182,49 +182,50 @@ class Supervisor:
         return [Say(text)]
 
     def handle_job_failure(self, text: str, exit_code: int, now_s: float) -> list[Action]:
-        """Handle a failure of the job that is not one of a task."""
-        if self.phase in (Phase.FAILED, Phase.ENDING, Phase.KILLING):
+        """Handle a failure of the job that no task caused."""
+        if self.phase in (Phase.FAILING, Phase.TERMINATING, Phase.KILLING):
             return []
-        self._fail(exit_code, now_s)
+        self._fail_now(exit_code, now_s)
         return [Say(text)]
 
     def handle_cancellation(self, text: str, signum: signal.Signals, now_s: float) -> list[Action]:
         """Handle a cancellation by the scheduler: scancel, a time limit, preemption."""
-        if self.phase in (Phase.ENDING, Phase.KILLING):
+        if self.phase in (Phase.TERMINATING, Phase.KILLING):
             return []
-        if self.phase is Phase.FAILED:
-            self._end(signal.SIGTERM, now_s)
+        if self.phase is Phase.FAILING:
+            self._terminate(signal.SIGTERM, now_s)
             return [Say(text)]
         self.exit_code = 128 + signum
         self.interrupted_by = signum
-        self._cancelled = "the job was ended by its scheduler"
-        self._end(signal.SIGTERM, now_s)
+        self._cancel_text = "the job was terminated by its scheduler"
+        self._terminate(signal.SIGTERM, now_s)
         return [Say(text)]
 
     def handle_interrupt(self, signum: signal.Signals, now_s: float) -> list[Action]:
-        """Handle SIGINT, SIGTERM or SIGHUP to the launcher; Ctrl-C while the job is being ended kills it."""
+        """Handle SIGINT, SIGTERM or SIGHUP to the launcher; Ctrl-C while tasks are terminating kills them."""
         if self.phase is Phase.KILLING:
             return []
-        if self.phase is Phase.ENDING:
+        if self.phase is Phase.TERMINATING:
             # SIGTERM and SIGHUP often come twice for one cause (from the kernel and the shell), and so does
             # Ctrl-C if a wrapper passes it on.
             if signum is not signal.SIGINT or now_s - self._interrupted_at_s < SAME_INTERRUPT_S:
                 return []
             self._kill()
             return [Say("Ctrl-C again: killing all remaining processes")]
-        if self.phase is not Phase.FAILED:
+        if self.phase is not Phase.FAILING:
             self.exit_code = 128 + signum
             self.interrupted_by = signum
         self._interrupted_at_s = now_s
         # Not SIGHUP, which means "reload" to many programs.
-        self._end(signal.SIGINT if signum is signal.SIGINT else signal.SIGTERM, now_s)
-        return [Say(f"{signum.name}: ending {self._names(self._running)} (another Ctrl-C kills immediately)")]
+        self._terminate(signal.SIGINT if signum is signal.SIGINT else signal.SIGTERM, now_s)
+        names = self._names(self._running)
+        return [Say(f"{signum.name}: terminating {names} (another Ctrl-C kills immediately)")]
 
     def tick(self, now_s: float) -> list[Action]:
         """Handle the passing of time."""
         if self._failure_at_s is not None and now_s >= self._failure_at_s:
-            self._fail(self.exit_code or 1, now_s)
-            return [Say(f"ending {self._names(self._running)}")]
+            self._fail_now(self.exit_code or 1, now_s)
+            return [Say(f"terminating {self._names(self._running)}")]
         if self._note_at_s is not None and now_s >= self._note_at_s:
             self._note_at_s = None
             names = self._names(self._running)
@@ -233,19 +234,19 @@ class Supervisor:
             return []
         if self.phase is Phase.WINDING_DOWN:
             names = self._names(self._running)
-            self._end(signal.SIGTERM, now_s)
-            return [Say(f"{names} did not end within {self._wind_down_s:g} s after the chief: ending")]
+            self._terminate(signal.SIGTERM, now_s)
+            return [Say(f"{names} did not end within {self._wind_down_s:g} s after the chief: terminating")]
         self._kill()
-        left = self._names(self._running) or "processes that the tasks have left running"
+        left = self._names(self._running) or "processes that the tasks left running"
         return [Say(f"{left} did not end within {self._grace_s:g} s: killing")]
 
-    def _fail(self, exit_code: int, now_s: float) -> None:
+    def _fail_now(self, exit_code: int, now_s: float) -> None:
         self.exit_code = exit_code
         self.failed = True
-        self._end(signal.SIGTERM, now_s)
+        self._terminate(signal.SIGTERM, now_s)
 
-    def _end(self, signum: signal.Signals, now_s: float) -> None:
-        self.phase = Phase.ENDING
+    def _terminate(self, signum: signal.Signals, now_s: float) -> None:
+        self.phase = Phase.TERMINATING
         self._failure_at_s = None
         self._first_signal = signum
         self._note_at_s = None

@@ -135,7 +135,7 @@ def test_a_checkpoint_before_the_end_puts_the_job_back_into_the_queue(
     cluster.run("scancel", "--batch", "--signal=USR1", number(job))
     assert job.end() == 0, job.shown()
     assert "chief | saved, requeue=1\n" in job.stdout
-    assert "the job has ended at a checkpoint" in job.stdout
+    assert "the job stopped at a checkpoint to be requeued" in job.stdout
     assert "chief | on from 34\n" in job.stdout
     assert "a job put back into the queue" in job.stderr
     assert not job.left(), job.shown()

@@ -172,7 +172,7 @@ def test_scancel_ends_the_job(cluster: Any, start: Any, wait: Any) -> None:
     cluster.run("scancel", *{number.partition("+")[0] for number in cluster.jobs()})
     assert job.end() == 143
     assert "Slurm has asked" in job.stderr
-    assert "the job was ended by its scheduler; logs:" in job.stderr
+    assert "the job was terminated by its scheduler; logs:" in job.stderr
     assert job.stdout.count("got TERM") == 2
     assert not job.left()
     wait(lambda: not cluster.jobs())
@@ -193,7 +193,7 @@ def test_a_signal_to_the_launcher_ends_the_tasks_on_all_nodes(
     job.signal(signum)
     assert job.end() == code
     assert job.stdout.count(f"got {seen}") == 3
-    assert f"the job was ended by {signal.Signals(signum).name}" in job.stderr
+    assert f"the job was terminated by {signal.Signals(signum).name}" in job.stderr
     assert not job.left()
     wait(lambda: not cluster.jobs())  # Slurm may be cleaning up still
 

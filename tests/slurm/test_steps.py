@@ -71,7 +71,7 @@ def test_logs_hold_the_bytes_and_the_terminal_prefixed_lines(cluster: Any, run: 
     assert job.process.returncode == 0, job.shown()
     assert lines_of(job, "chief") == ["out 0", "err 0", "\\xffno end"]
     assert (tmp_path / "logs" / "chief-0.log").read_bytes() == b"out 0\nerr 0\r\n\xffno end"
-    assert "the job has completed; logs: logs" in job.stderr
+    assert "the job completed; logs: logs" in job.stderr
 
 
 def test_much_output_arrives_whole_and_in_order(cluster: Any, run: Any, tmp_path: Path) -> None:
@@ -268,5 +268,5 @@ def test_a_system_that_goes_away_ends_the_job(cluster: Any, start: Any, cs_syste
     server.kill()
     job.wait_for(f"the CS system at {address} is gone")
     assert job.end() == 1
-    assert "the job has failed with exit code 1" in job.stderr
+    assert "the job failed with exit code 1" in job.stderr
     assert not job.left()

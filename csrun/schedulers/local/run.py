@@ -185,27 +185,27 @@ class _LocalRun:
 
     def _over(self) -> bool:
         """Send the signal that is due to every process; return True if none is left."""
-        signum = self._supervisor.ending_signal
+        signum = self._supervisor.termination_signal
         if signum is None:
             return False
         alive = self._alive()
         again = signum is signal.SIGKILL
         signal_processes([pid for pid in alive if again or self._signaled.get(pid) != signum], signum)
         self._signaled.update(dict.fromkeys(alive, signum))
-        return not alive and not self._supervisor.tasks_running
+        return not alive and not self._supervisor.has_running_tasks
 
     def _alive(self) -> set[int]:
         return descendants(os.getpid(), besides=self._guard_pid)
 
     def _timeout_s(self) -> float | None:
         """Return how long the loop may wait for an event."""
-        if self._supervisor.ending_signal is not None:
+        if self._supervisor.termination_signal is not None:
             return ENDING_POLL_S
         waits = [PROGRESS_INTERVAL_S / 2] if self._report.waiting else []
         if self._relay.waiting:
             waits.append(LOOK_INTERVAL_S)
-        if self._supervisor.deadline_s is not None:
-            waits.append(max(0.0, self._supervisor.deadline_s - time.monotonic()))
+        if self._supervisor.next_tick_s is not None:
+            waits.append(max(0.0, self._supervisor.next_tick_s - time.monotonic()))
         return min(waits, default=None)
 
     def _read(self, task: _RunningTask) -> bool:

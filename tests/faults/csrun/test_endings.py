@@ -44,7 +44,7 @@ def test_the_first_failing_task_ends_the_job_with_its_code_and_last_lines(start:
     )
     assert "\n    99\n    100\n    no more data\n" in job.stderr
     assert "    81\n" not in job.stderr
-    assert "ending chief, worker 0" in job.stderr
+    assert "terminating chief, worker 0" in job.stderr
     assert (tmp_path / "logs" / "worker-1.log").read_text().endswith("99\n100\nno more data\n")
     states = json.loads((tmp_path / "logs" / "job.json").read_text())
     assert states["exit_code"] == 7
@@ -79,7 +79,7 @@ def test_a_task_that_hangs_and_ignores_sigterm_is_killed_after_the_grace_period(
 def test_daemons_of_a_task_end_with_the_job(start: Any) -> None:
     job = start("--tasks-per-node=2", "--grace-period=0.3", "sh", "-c", f"{DAEMON} exit 0")
     assert job.end() == 0
-    assert "processes that the tasks have left running did not end within 0.3 s: killing" in job.stderr
+    assert "processes that the tasks left running did not end within 0.3 s: killing" in job.stderr
     assert not job.left()
 
 
@@ -113,7 +113,7 @@ def test_a_signal_to_the_launcher_ends_the_whole_tree(start: Any, signum: int, c
     job.signal(signum)
     job.wait_for_lines(f"chief | got {seen}", f"worker 0 | got {seen}")
     assert job.end() == code
-    assert f"the job was ended by {signal.Signals(signum).name}; logs: logs" in job.stderr
+    assert f"the job was terminated by {signal.Signals(signum).name}; logs: logs" in job.stderr
     assert not job.left()
 
 
@@ -121,7 +121,7 @@ def test_the_second_ctrl_c_kills_immediately(start: Any) -> None:
     job = start("--tasks-per-node=2", "--grace-period=1000", "sh", "-c", DEAF)
     job.wait_for_lines(*ready(0, 1))
     job.signal(signal.SIGINT)
-    job.wait_for_stderr("SIGINT: ending chief, worker 0")
+    job.wait_for_stderr("SIGINT: terminating chief, worker 0")
 
     time.sleep(SAME_INTERRUPT_S)
     job.signal(signal.SIGINT)
@@ -140,7 +140,7 @@ def test_ctrl_c_at_a_terminal_ends_the_job(start: Any) -> None:
 
         # Not more strokes: one that arrives while the launcher ends would kill Python itself.
         os.write(controller, b"\x03")
-        job.wait_for_stderr("SIGINT: ending chief, worker 0")
+        job.wait_for_stderr("SIGINT: terminating chief, worker 0")
         time.sleep(SAME_INTERRUPT_S)
         os.write(controller, b"\x03")
         assert job.end() == 130
@@ -165,8 +165,8 @@ def test_workers_that_stay_after_the_chief_are_ended_and_the_job_is_well(start: 
     )
     assert job.end() == 0
     assert "the chief has finished; waiting up to 0.3 s for worker 0, worker 1" in job.stderr
-    assert "worker 0, worker 1 did not end within 0.3 s after the chief: ending" in job.stderr
-    assert "the job has completed" in job.stderr
+    assert "worker 0, worker 1 did not end within 0.3 s after the chief: terminating" in job.stderr
+    assert "the job completed" in job.stderr
     assert not job.left()
 
 
@@ -202,8 +202,8 @@ def test_a_system_that_goes_away_ends_the_job(start: Any) -> None:
         seen.accept()[0].close()
     job.wait_for_stderr(f"the CS system at {address} is gone")
     assert job.end() == 1
-    assert "csrun_wse: ending chief, worker 0\n" in job.stderr
-    assert "the job has failed with exit code 1" in job.stderr
+    assert "csrun_wse: terminating chief, worker 0\n" in job.stderr
+    assert "the job failed with exit code 1" in job.stderr
     assert not job.left()
 
 

@@ -74,7 +74,7 @@ def test_logs_hold_the_bytes_and_the_terminal_prefixed_lines(run: Run, tmp_path:
     }
     assert (tmp_path / "my logs" / "chief-0.log").read_bytes() == b"out 0\nerr 0\r\n\xffno end"
     assert (tmp_path / "my logs" / "worker-0.log").read_bytes() == b"out 1\nerr 1\r\n\xffno end"
-    assert "the job has completed; logs: my logs" in result.stderr
+    assert "the job completed; logs: my logs" in result.stderr
 
 
 def test_the_record_of_the_job(run: Run, tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
-"""Cut a training step into layers: the ops that the wafer computes for each, forward and backward.
+"""Partition a training step into layers, each with forward and backward ops.
 
-The forward pass becomes a sequence of ops, which is cut at repeats first, then where the fewest bytes cross.
-The cut is a pure function of the graph; names play no part in it.
+The forward pass becomes a sequence of ops. Blocks that repeat in it are layers; the rest is cut where the
+fewest bytes cross. The result is a function of the graph only: names do not affect it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -16,22 +16,23 @@ import numpy as np
 from cgc.layers.graph import StepGraph
 from cgc.layers.roles import Reads, Role, roles
 
-# A repeat begins at its first place that costs at most this multiple of its cheapest.
-NEAR_CHEAPEST = 1.05
+# Copies of a repeat may begin at any boundary that costs at most this multiple of the cheapest one. Of these,
+# the boundary with the most copies is chosen, then the earliest.
+BOUNDARY_TOLERANCE = 1.05
 
-# A repeat with a smaller share of all weights is no reason for a cut.
-LEAST_SHARE = 0.02
+# A repeat with a smaller share of all weights is ignored.
+MIN_WEIGHT_SHARE = 0.02
 
-# Nor is one whose copies have less than this share of the largest copies' weights: parts of a layer.
-LEAST_COPY = 0.5
+# A repeat whose copies have less than this share of the weights of the largest copy is a part of a layer.
+MIN_COPY_RATIO = 0.5
 
-# The rest is cut so that no layer has more weights than this multiple of the largest unit.
-LARGEST_LAYER = 1.25
+# Between repeats, a layer has at most this multiple of the weights of the largest copy or single op.
+MAX_LAYER_RATIO = 1.25
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Ops of a layer, ascending; ops that are repeated by all their readers belong to none."""
+    """Ops of a layer, ascending; only ops of the roles FORWARD, PENALTY and BACKWARD are in a layer."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -53,23 +54,25 @@ class Cut:
 
 
 def cut(graph: StepGraph) -> Cut:
-    """Cut a step into layers; a step without repeats and cheap places is one layer."""
+    """Cut a step into layers; a step with neither repeats nor cheap boundaries is one layer."""
     op_roles = roles(graph)
     reads = Reads(graph, op_roles)
     forward = _forward_layers(graph, op_roles, reads)
     count = max(forward.values(), default=0) + 1
     backward = _backward_layers(graph, op_roles, reads, forward, count)
-    parts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
-    for half, layer_of in enumerate((forward, backward)):
-        for op, layer in layer_of.items():
-            parts[layer][half].append(op)
-    layers = tuple(Layer(tuple(ahead), tuple(back)) for ahead, back in parts)
-    return Cut(graph, tuple(op_roles), layers)
+    forward_ops: list[list[int]] = [[] for _ in range(count)]
+    backward_ops: list[list[int]] = [[] for _ in range(count)]
+    for op, layer in forward.items():
+        forward_ops[layer].append(op)
+    for op, layer in backward.items():
+        backward_ops[layer].append(op)
+    parts = zip(map(tuple, forward_ops), map(tuple, backward_ops), strict=True)
+    return Cut(graph, tuple(op_roles), tuple(Layer(*part) for part in parts))
 
 
 def _forward_layers(graph: StepGraph, op_roles: Sequence[Role], reads: Reads) -> dict[int, int]:
     """Return the layer of each op of the forward pass, by ascending op."""
-    order = sequence(graph, frozenset(op for op, role in enumerate(op_roles) if role is Role.FORWARD))
+    order = dependency_order(graph, frozenset(op for op, role in enumerate(op_roles) if role is Role.FORWARD))
     seen: set[int] = set()
     weight_bytes = []
     # A tied weight counts for the first op that reads it.
@@ -78,75 +81,74 @@ def _forward_layers(graph: StepGraph, op_roles: Sequence[Role], reads: Reads) ->
         seen |= new
         weight_bytes.append(sum(graph.size_bytes[value] for value in new))
     labels = [graph.labels[op] for op in order]
-    places = layer_boundaries(Sequenced(labels, weight_bytes, live_bytes(graph, order)))
+    boundaries = layer_boundaries(OpSequence(labels, weight_bytes, live_bytes(graph, order)))
     layer_of: dict[int, int] = {}
-    for layer, (start, end) in enumerate(pairwise(places)):
+    for layer, (start, end) in enumerate(pairwise(boundaries)):
         layer_of.update(dict.fromkeys(order[start:end], layer))
+    # A regularization term joins the first layer that has its weight, and a sum of such terms the last layer
+    # that has one of them.
     penalties = [op for op, role in enumerate(op_roles) if role is Role.PENALTY]
+    first_layer: dict[int, int] = {}
     if penalties:
-        _add_penalties(graph, reads, penalties, layer_of)
-    return dict(sorted(layer_of.items()))
-
-
-def _add_penalties(graph: StepGraph, reads: Reads, ops: Iterable[int], layer_of: dict[int, int]) -> None:
-    """Add penalties to the layer of their weight, and sums of penalties to the layer of the last of them."""
-    home: dict[int, int] = {}
-    for op, layer in layer_of.items():
-        for weight in reads.weights(op):
-            home[weight] = min(layer, home.get(weight, layer))
-    for op in ops:
-        layers = [home.get(weight, 0) for weight in reads.weights(op)]
+        for op, layer in layer_of.items():
+            for weight in reads.weights(op):
+                first_layer[weight] = min(layer, first_layer.get(weight, layer))
+    for op in penalties:
+        layers = [first_layer.get(weight, 0) for weight in reads.weights(op)]
         layers += [layer_of[producer] for producer in graph.producers(op) if producer in layer_of]
         layer_of[op] = max(layers, default=0)
+    return dict(sorted(layer_of.items()))
 
 
 def _backward_layers(
     graph: StepGraph, op_roles: Sequence[Role], reads: Reads, forward: dict[int, int], count: int
 ) -> dict[int, int]:
-    """Return the layer of each backward op: that of the latest values and weights that it reads."""
-    homes = _homes(graph, reads, forward)
+    """Return the layer of each backward op: the latest available one that already holds a value it reads."""
+    holders: dict[int, set[int]] = {}
+    for op, layer in forward.items():
+        for value in (*reads.values(op), *graph.results[op]):
+            if value not in graph.inputs and not graph.is_small(value):
+                holders.setdefault(value, set()).add(layer)
+    layers_holding = {value: sorted(layers) for value, layers in holders.items()}
     layer_of: dict[int, int] = {}
     for op, role in enumerate(op_roles):
         if role is not Role.BACKWARD:
             continue
         # Backward parts run from the last layer to the first: an op cannot be in a later layer than its
-        # producers, and belongs to the latest remaining layer that has its forward values anyway.
+        # producers.
         latest = min(
             (layer_of[producer] for producer in graph.producers(op) if producer in layer_of),
             default=count - 1,
         )
-        near = [
-            layers[at - 1]
-            for value in reads.values(op)
-            if (at := bisect_right(layers := homes.get(value, []), latest))
-        ]
-        layer_of[op] = max(near, default=latest)
+        candidates = []
+        for value in reads.values(op):
+            layers = layers_holding.get(value, [])
+            if available := bisect_right(layers, latest):
+                candidates.append(layers[available - 1])
+        layer_of[op] = max(candidates, default=latest)
     return layer_of
 
 
-def _homes(graph: StepGraph, reads: Reads, forward: dict[int, int]) -> dict[int, list[int]]:
-    """Return the layers whose forward part makes or reads a value anyway, ascending."""
-    homes: dict[int, set[int]] = {}
-    for op, layer in forward.items():
-        for value in (*reads.values(op), *graph.results[op]):
-            if value not in graph.inputs and not graph.is_small(value):
-                homes.setdefault(value, set()).add(layer)
-    return {value: sorted(layers) for value, layers in homes.items()}
-
-
-def sequence(graph: StepGraph, ops: frozenset[int]) -> list[int]:
-    """Order ops by their dependences only, whatever their order in the program.
+def dependency_order(graph: StepGraph, ops: frozenset[int]) -> list[int]:
+    """Order ops by their dependencies only, whatever their order in the program.
 
     Args:
         graph: the step.
         ops: the ops to order.
     """
-    # An op follows its operands, and of these the one that took the most ops is first (Sethi and Ullman
-    # 1970): an encoder is complete before its decoder begins, and few values are live at a time.
-    depth = _ancestor_counts(graph, ops)
-    last = [op for op in sorted(ops) if not any(reader in ops for reader in graph.readers(op))]
+    # Count the ops that each op depends on, itself included. Sets of ops are bits of integers: a union is a
+    # single operation, and shared ancestors count once.
+    masks: dict[int, int] = {}
+    for bit, op in enumerate(sorted(ops)):
+        masks[op] = 1 << bit
+        for producer in graph.producers(op):
+            masks[op] |= masks.get(producer, 0)
+    ancestors = {op: mask.bit_count() for op, mask in masks.items()}
+    # An op follows its producers, and the producer with most ancestors is first (Sethi and Ullman 1970): an
+    # encoder is complete before its decoder begins, and few values are live at a time.
+    sinks = [op for op in sorted(ops) if not any(user in ops for user in graph.op_users(op))]
     ordered: dict[int, None] = {}
-    pending = [(op, False) for op in sorted(last, key=lambda op: (depth[op], -op))]
+    pending = [(op, False) for op in sorted(sinks, key=lambda op: (ancestors[op], -op))]
     while pending:
         op, is_ready = pending.pop()
         if op in ordered:
@@ -155,51 +157,37 @@ def sequence(graph: StepGraph, ops: frozenset[int]) -> list[int]:
             ordered[op] = None
             continue
         pending.append((op, True))
-        before = [near for near in graph.producers(op) if near in ops and near not in ordered]
-        # The last one pushed comes first: of equals the first operand.
-        before.reverse()
-        pending += [(producer, False) for producer in sorted(before, key=depth.__getitem__)]
+        unordered = [
+            producer for producer in graph.producers(op) if producer in ops and producer not in ordered
+        ]
+        # The last one pushed comes first; on ties, this is the first operand.
+        unordered.reverse()
+        pending += [(producer, False) for producer in sorted(unordered, key=ancestors.__getitem__)]
     return list(ordered)
 
 
 def live_bytes(graph: StepGraph, order: Sequence[int]) -> list[int]:
-    """Return the live bytes at each place of a sequence, from before its first op to after its last."""
-    # Small values are sent anywhere and do not count.
-    place = {op: index for index, op in enumerate(order)}
+    """Return the bytes that cross each boundary of a sequence, from before its first op to after its last."""
+    position = {op: index for index, op in enumerate(order)}
     changes = [0] * (len(order) + 1)
-    for op, index in place.items():
+    for op, index in position.items():
         for value in graph.results[op]:
-            readers = [place[user] for user in graph.users.get(value, ()) if user in place]
-            if readers and not graph.is_small(value):
+            users = [position[user] for user in graph.users.get(value, ()) if user in position]
+            # Small values are cheap to send to any layer.
+            if users and not graph.is_small(value):
                 changes[index + 1] += graph.size_bytes[value]
-                changes[max(readers) + 1] -= graph.size_bytes[value]
-    live, total = [], 0
-    for change in changes:
-        total += change
-        live.append(total)
-    return live
-
-
-def _ancestor_counts(graph: StepGraph, ops: frozenset[int]) -> dict[int, int]:
-    """Return for each op the number of ops that it depends on, itself included."""
-    # Sets of ops as bits of integers: unions are single operations, and shared ancestors count once.
-    above: dict[int, int] = {}
-    for bit, op in enumerate(sorted(ops)):
-        mask = 1 << bit
-        for producer in graph.producers(op):
-            mask |= above.get(producer, 0)
-        above[op] = mask
-    return {op: mask.bit_count() for op, mask in above.items()}
+                changes[max(users) + 1] -= graph.size_bytes[value]
+    return list(accumulate(changes))
 
 
 @dataclass(frozen=True)
-class Sequenced:
-    """A sequence of n ops to cut.
+class OpSequence:
+    """A sequence of n ops to cut at some of its n + 1 boundaries; boundary i is before op i.
 
     Attributes:
         labels: of each op, equal for ops that may be the same op of two copies of a layer.
         weight_bytes: of each op, the weights that no op before it reads.
-        live_bytes: of each of the n + 1 places, the bytes that cross it.
+        live_bytes: of each boundary, the bytes that cross it.
     """
 
     labels: Sequence[Hashable]
@@ -208,7 +196,9 @@ class Sequenced:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Repeat:
+    """Contiguous copies of a block of `period` ops with equal labels."""
+
     start: int
     period: int
     copies: int
@@ -218,99 +208,110 @@ class _Run:
         return self.start + self.period * self.copies
 
 
-def layer_boundaries(ops: Sequenced) -> list[int]:
-    """Return the places where layers begin, from 0, and the end; at least [0, n]."""
-    names: dict[Hashable, int] = {}
-    labels = np.array([names.setdefault(label, len(names)) for label in ops.labels], np.int64)
-    weights = np.array([0, *accumulate(ops.weight_bytes)])
-    runs = _runs(labels, weights, ops.live_bytes, 0, len(labels))
-    largest = max((_weights_of_a_copy(weights, run) for run in runs), default=0)
-    runs = [run for run in runs if _weights_of_a_copy(weights, run) >= LEAST_COPY * largest]
-    unit = max(largest, max(ops.weight_bytes, default=0))
-    places, at = [0], 0
-    for run in [*runs, _Run(len(labels), 1, 0)]:
-        places += _cheapest(weights, ops.live_bytes, at, run.start, LARGEST_LAYER * unit)
-        places += [run.start + run.period * (copy + 1) for copy in range(run.copies)]
-        at = run.end
-    return sorted({*places, len(labels)})
+def layer_boundaries(ops: OpSequence) -> list[int]:
+    """Return the boundaries between layers, ascending, with 0 and the number of ops."""
+    label_ids: dict[Hashable, int] = {}
+    labels = np.array([label_ids.setdefault(label, len(label_ids)) for label in ops.labels], np.int64)
+    weights_before = np.array([0, *accumulate(ops.weight_bytes)])
+    repeats = _find_repeats(labels, weights_before, ops.live_bytes, 0, len(labels))
+    copy_weights = [
+        int(weights_before[repeat.start + repeat.period] - weights_before[repeat.start]) for repeat in repeats
+    ]
+    largest = max(copy_weights, default=0)
+    repeats = [
+        repeat
+        for repeat, weights in zip(repeats, copy_weights, strict=True)
+        if weights >= MIN_COPY_RATIO * largest
+    ]
+    max_weight_bytes = MAX_LAYER_RATIO * max(largest, max(ops.weight_bytes, default=0))
+    boundaries, start = [0], 0
+    # An empty repeat at the end, so that the ops after the last repeat are cut as well.
+    for repeat in [*repeats, _Repeat(len(labels), 1, 0)]:
+        boundaries += _cheapest_boundaries(
+            weights_before, ops.live_bytes, start, repeat.start, max_weight_bytes
+        )
+        boundaries += range(repeat.start + repeat.period, repeat.end + 1, repeat.period)
+        start = repeat.end
+    return sorted({*boundaries, len(labels)})
 
 
-def _weights_of_a_copy(weights: np.ndarray, run: _Run) -> int:
-    return int(weights[run.start + run.period] - weights[run.start])
-
-
-def _runs(labels: np.ndarray, weights: np.ndarray, live: Sequence[int], start: int, end: int) -> list[_Run]:
-    """Return the repeats between two places, in order: the longest, then those on both sides of it."""
-    run = _longest(labels[start:end])
-    if run is None:
+def _find_repeats(
+    labels: np.ndarray, weights_before: np.ndarray, live: Sequence[int], start: int, end: int
+) -> list[_Repeat]:
+    """Return the repeats between two boundaries, in order: the longest, and those on both sides of it."""
+    repeat = _longest_repeat(labels[start:end])
+    if repeat is None:
         return []
-    run = _rotate(_Run(start + run.start, run.period, run.copies), end, labels, live)
-    left = _runs(labels, weights, live, start, run.start)
-    right = _runs(labels, weights, live, run.end, end)
-    share = (weights[run.end] - weights[run.start]) / max(1, weights[-1])
-    return [*left, *([run] if share >= LEAST_SHARE else []), *right]
+    repeat = _rotate(_Repeat(start + repeat.start, repeat.period, repeat.copies), end, labels, live)
+    left = _find_repeats(labels, weights_before, live, start, repeat.start)
+    right = _find_repeats(labels, weights_before, live, repeat.end, end)
+    share = (weights_before[repeat.end] - weights_before[repeat.start]) / max(1, weights_before[-1])
+    return [*left, *([repeat] if share >= MIN_WEIGHT_SHARE else []), *right]
 
 
-def _longest(labels: np.ndarray) -> _Run | None:
-    """Return the periodic run that covers most ops; of several the one with the shortest period."""
-    best: _Run | None = None
+def _longest_repeat(labels: np.ndarray) -> _Repeat | None:
+    """Return the repeat that covers most ops; on ties, the one with the shortest period."""
+    best: _Repeat | None = None
     for period in range(1, len(labels) // 2 + 1):
-        start, length = _longest_true(labels[period:] == labels[:-period])
-        copies = length // period + 1
+        # Copies follow each other where an op has the label of the op one period later.
+        is_equal = (labels[period:] == labels[:-period]).astype(np.int8)
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], is_equal, [0]))))
+        lengths = edges[1::2] - edges[::2]
+        if not len(lengths):
+            continue
+        longest = int(lengths.argmax())
+        copies = int(lengths[longest]) // period + 1
         if copies >= 2 and (best is None or copies * period > best.copies * best.period):
-            best = _Run(start, period, copies)
+            best = _Repeat(int(edges[2 * longest]), period, copies)
     return best
 
 
-def _longest_true(mask: np.ndarray) -> tuple[int, int]:
-    """Return (first, length) of the longest run of true."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
-    if not len(edges):
-        return 0, 0
-    lengths = edges[1::2] - edges[::2]
-    at = int(lengths.argmax())
-    return int(edges[2 * at]), int(lengths[at])
-
-
-def _rotate(run: _Run, end: int, labels: np.ndarray, live: Sequence[int]) -> _Run:
-    """Rotate a run so that its copies begin where few bytes cross."""
-    last = run.end
-    while last < end and labels[last] == labels[last - run.period]:
-        last += 1
-    slack = last - run.end
-    found = []
-    for at in range(run.start, run.start + run.period):
-        copies = run.copies if at <= run.start + slack else run.copies - 1
+def _rotate(repeat: _Repeat, end: int, labels: np.ndarray, live: Sequence[int]) -> _Repeat:
+    """Rotate a repeat so that its copies begin where few bytes cross; this may drop one copy."""
+    periodic_end = repeat.end
+    while periodic_end < end and labels[periodic_end] == labels[periodic_end - repeat.period]:
+        periodic_end += 1
+    candidates: list[tuple[int, int, int]] = []  # (cost, copies, start)
+    for start in range(repeat.start, repeat.start + repeat.period):
+        fits = start + repeat.period * repeat.copies <= periodic_end
+        copies = repeat.copies if fits else repeat.copies - 1
         if copies >= 2:
-            cost = max(live[at + run.period * copy] for copy in range(copies + 1))
-            found.append((cost, copies, at))
-    cheapest = min(cost for cost, _, _ in found)
-    near = [(copies, -at) for cost, copies, at in found if cost <= NEAR_CHEAPEST * cheapest]
-    copies, negative = max(near)
-    return _Run(-negative, run.period, copies)
+            cost = max(live[start + repeat.period * copy] for copy in range(copies + 1))
+            candidates.append((cost, copies, start))
+    cheapest = min(cost for cost, _, _ in candidates)
+    copies, negated_start = max(
+        (copies, -start) for cost, copies, start in candidates if cost <= BOUNDARY_TOLERANCE * cheapest
+    )
+    return _Repeat(-negated_start, repeat.period, copies)
 
 
-def _cheapest(
-    weights: np.ndarray, live: Sequence[int], start: int, end: int, most_weights: float
+def _cheapest_boundaries(
+    weights_before: np.ndarray, live: Sequence[int], start: int, end: int, max_weight_bytes: float
 ) -> list[int]:
-    """Return places that cut [start, end) into layers within a limit of weights, with the fewest crossing
-    bytes.
+    """Return boundaries that cut [start, end) into layers within a limit, with the fewest crossing bytes.
 
-    A single op with more weights is a layer. The end is among the places.
+    Candidates are local minima of the crossing bytes; a layer with none inside it may exceed the limit.
+
+    Returns:
+        The boundaries in descending order, with `end`, without `start`.
     """
     if start >= end:
         return [end]
-    inner = [at for at in range(start + 1, end) if live[at] <= min(live[at - 1], live[at + 1])]
-    places = [start, *inner, end]
-    cost, before = {start: 0.0}, {start: start}
-    for index, at in enumerate(places[1:], 1):
+    minima = [at for at in range(start + 1, end) if live[at] <= min(live[at - 1], live[at + 1])]
+    candidates = [start, *minima, end]
+    cost, previous = {start: 0.0}, {start: start}
+    for index, boundary in enumerate(candidates[1:], 1):
         options = [
-            p for p in places[:index] if weights[at] - weights[p] <= most_weights or p == places[index - 1]
+            begin
+            for begin in candidates[:index]
+            if weights_before[boundary] - weights_before[begin] <= max_weight_bytes
+            or begin == candidates[index - 1]
         ]
-        best = min(options, key=lambda p: cost[p])
-        cost[at], before[at] = cost[best] + (live[at] if at < end else 0), best
-    found = []
+        best = min(options, key=lambda begin: cost[begin])
+        cost[boundary] = cost[best] + (live[boundary] if boundary < end else 0)
+        previous[boundary] = best
+    boundaries = []
     while end != start:
-        found.append(end)
-        end = before[end]
-    return found
+        boundaries.append(end)
+        end = previous[end]
+    return boundaries

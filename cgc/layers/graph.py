@@ -83,7 +83,7 @@ class StepGraph:
         made = self.producer
         return [tuple(dict.fromkeys([made[v] for v in read if v in made])) for read in self.operands]
 
-    def readers(self, op: int) -> tuple[int, ...]:
+    def op_users(self, op: int) -> tuple[int, ...]:
         """Return the ops that read a result of an op."""
         return tuple(dict.fromkeys(user for value in self.results[op] for user in self.users.get(value, ())))
 
@@ -103,7 +103,7 @@ class StepGraph:
 
     def descendants(self, ops: Iterable[int]) -> frozenset[int]:
         """Return the ops themselves and all that depend on them."""
-        return _closure(ops, self.readers)
+        return _closure(ops, self.op_users)
 
 
 def _closure(ops: Iterable[int], near: Callable[[int], Iterable[int]]) -> frozenset[int]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cgc.layers.cut import Sequenced, layer_boundaries
+from cgc.layers.cut import OpSequence, layer_boundaries
 
 
 def boundaries(labels: str, weights: dict[str, int], live: dict[str, int]) -> list[int]:
     """Build a sequence of ops named by letters; `live` is the data that crosses after an op."""
     live_bytes = [0, *(live.get(label, 100) for label in labels[:-1]), 0]
-    return layer_boundaries(Sequenced(labels, [weights.get(label, 0) for label in labels], live_bytes))
+    return layer_boundaries(OpSequence(labels, [weights.get(label, 0) for label in labels], live_bytes))
 
 
 @pytest.mark.parametrize(

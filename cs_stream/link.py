@@ -78,10 +78,10 @@ class ServerLink:
                     self._scratch = memoryview(bytearray(HEADER_BYTES))
                     return event.hello
 
-    def receive(self, locate: Callable[[int], Slot]) -> list[ServerEvent]:
+    def receive(self, slot_for: Callable[[int], Slot]) -> list[ServerEvent]:
         """Wait for the next events of the stream; none when this end is over.
 
-        Payloads are received directly into the slots that `locate(seq)` returns.
+        Payloads are received directly into the slots that `slot_for(seq)` returns.
 
         Raises:
             FrameError: the peer violated the protocol; the ERR frame is sent.
@@ -91,14 +91,14 @@ class ServerLink:
         events: list[ServerEvent] = []
         while not events and not self.is_over:
             try:
-                events = self._receive(locate)
+                events = self._receive(slot_for)
             finally:
                 if self._core.has_data_to_send:
                     self.flush()
         return events
 
     def _receive(
-        self, locate: Callable[[int], Slot] | None, deadline_s: float | None = None
+        self, slot_for: Callable[[int], Slot] | None, deadline_s: float | None = None
     ) -> list[ServerEvent]:
         with self._core_lock:
             want = self._core.wants()
@@ -109,8 +109,8 @@ class ServerLink:
                     # If the run has ended in the meantime, the state machine is closed and ignores the bytes.
                     return [] if self.is_over else self._core.receive_data(self._scratch[:count])
             case ReadPayload(seq):
-                assert locate is not None, "a payload before WELCOME"
-                slot = locate(seq)
+                assert slot_for is not None, "a payload before WELCOME"
+                slot = slot_for(seq)
                 self._connection.receive(slot.buffers)
                 checksum = digest(slot.fields) if self._checksum else 0
                 with self._core_lock:
@@ -118,7 +118,7 @@ class ServerLink:
             case None:
                 return []
 
-    def finish(self) -> None:
+    def drain_and_close(self) -> None:
         """Send queued bytes, read the peer's last bytes for a while, and close."""
         # Closing with unread bytes would reset the connection, and the peer could lose the ERR or BYE frame.
         self.idle.set()
@@ -165,7 +165,7 @@ class ServerLink:
             self._core.grant(limit)
             return self._core.has_data_to_send
 
-    def end(self, failure: Failure | None) -> None:
+    def queue_end(self, failure: Failure | None) -> None:
         """Queue BYE, or ERR if there is a failure; nothing more is received."""
         with self._core_lock:
             if failure is None:
@@ -209,7 +209,7 @@ class ServerLink:
 
     def replace(self, by: str) -> None:
         """Report to the peer that it is replaced, abort the connection, and wait until its thread is idle."""
-        self.end(Failure(ErrorCode.REPLACED, f"{by} took over"))
+        self.queue_end(Failure(ErrorCode.REPLACED, f"{by} took over"))
         self.flush()
         self.abort()
         self.idle.wait()

@@ -28,7 +28,7 @@ class ErrorCode(StrEnum):
     PROTOCOL = "protocol"
     """A frame that is not allowed."""
     CHECKSUM = "checksum"
-    """A payload arrived damaged."""
+    """A payload arrived corrupted."""
     INPUT_FAILED = "input-failed"
     """The worker's input function raised."""
     STOPPED = "stopped"

@@ -113,7 +113,7 @@ class HelloReceived:
 
 @dataclass(frozen=True, slots=True)
 class BatchReceived:
-    """The payload of batch `seq` is complete and undamaged."""
+    """The payload of batch `seq` is complete and intact."""
 
     seq: int
 

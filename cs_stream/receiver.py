@@ -2,20 +2,21 @@
 
     with Receiver(port=9001) as receiver:
         ring = receiver.open_run(RunSpec("job-7", token, num_workers=2, layout=layout, input_digest=digest))
-        ring.wait_primed(timeout_s=300)
+        ring.wait_primed(timeout_s=300)     # until each worker has sent its first batch
         try:
             while True:
                 span = ring.take(timeout_s=60)
                 engine.run(span.chunk_arrays, span.offset, span.count)
-                ring.release(span)              # only when nothing reads the span's arrays any more
+                ring.release(span)              # only once nothing reads the span's arrays
         except EndOfInput:
             ring.close()                        # BYE to the workers
 
-The listener and each connection have a thread; all are daemons and end with `close`. Foreign peers (port
-scans, HTTP clients, TLS) cost a log line and their connection, nothing else.
+The listener and each connection have a daemon thread, ended by `close`. Stray peers (port scans, HTTP
+clients, TLS) lose their connection and cost a log line, nothing else.
 """
 
 import collections
+import contextlib
 import functools
 import logging
 import selectors
@@ -47,17 +48,21 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# Limit of connections that have not been welcomed yet. Above any real number of workers that connect at the
+# Limit of connections that are still in the handshake. Above any real number of workers that connect at the
 # same moment, and low enough that unauthenticated peers cannot exhaust file descriptors.
 _MAX_HANDSHAKES = 256
-# Number of ended runs whose workers may still reconnect after a broken connection.
+# Number of ended runs that are remembered, so that a worker that reconnects late gets the outcome of its run.
 _REMEMBERED_RUNS = 16
-# Pause when the process is out of file descriptors.
+# Pause after a failed accept: without file descriptors, the listener stays ready and every accept fails.
 _ACCEPT_PAUSE_S = 0.2
 
 
+class _DisconnectError(Exception):
+    """A reason to end a connection that works: we are busy, or the worker gave up."""
+
+
 class Receiver:
-    """The data port.
+    """Accepts workers on the data port and attaches them to their runs.
 
     Args:
         host: Address to listen on; loopback by default.
@@ -68,7 +73,7 @@ class Receiver:
         address: Host and port of the listener.
 
     Raises:
-        ListenError: the address cannot be listened on.
+        ListenError: cannot listen on the address.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, *, handshake_timeout_s: float = 10.0) -> None:
@@ -82,7 +87,7 @@ class Receiver:
         self._links: set[ServerLink] = set()
         self._handshakes = 0
         self._is_closed = False
-        self._waker, self._wake = socket.socketpair()
+        self._wake_reader, self._wake_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._accept_all, name="streaming-accept", daemon=True)
         self._thread.start()
 
@@ -95,18 +100,18 @@ class Receiver:
         self.close()
 
     def open_run(self, spec: RunSpec) -> BatchRing:
-        """Open the input of a job's run; from now on its workers are accepted.
+        """Open the input of a job's run, and accept its workers from now on.
 
         Raises:
-            StreamingError: the job has an open run, or the receiver is closed.
+            StreamingError: the job already has an open run, or the receiver is closed.
             LayoutError: not enough memory for the ring.
         """
-        ring = BatchRing(spec, self._forget_run)
+        ring = BatchRing(spec, self._retire_run)
         with self._lock:
             if self._is_closed:
                 raise StreamingError("the data port is closed; no run can be opened")
             if spec.job_id in self._runs:
-                raise StreamingError(f"a run of job {spec.job_id!r} is open already; close it first")
+                raise StreamingError(f"a run of job {spec.job_id!r} is already open; close it first")
             self._runs[spec.job_id] = ring
         return ring
 
@@ -117,17 +122,16 @@ class Receiver:
                 return
             self._is_closed = True
             rings = list(self._runs.values())
-        # Wakes the thread that accepts connections.
-        self._wake.close()
+        self._wake_writer.close()  # wakes the thread that accepts connections
         self._thread.join()
         for ring in rings:
             ring.close(reason)
         with self._lock:
             links = list(self._links)
         for link in links:
-            link.join(0.0)
+            link.join(0.0)  # aborts the connection, then waits for its thread
 
-    def _forget_run(self, ring: BatchRing, end: RunEnd) -> None:
+    def _retire_run(self, ring: BatchRing, end: RunEnd) -> None:
         with self._lock:
             self._runs.pop(ring.spec.job_id, None)
             self._ended.append((ring.run_id, end))
@@ -135,12 +139,12 @@ class Receiver:
     # -- the listener's thread ---------------------------------------------------------------------------
 
     def _accept_all(self) -> None:
-        with self._listener, self._waker, selectors.DefaultSelector() as selector:
+        with self._listener, self._wake_reader, selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._waker, selectors.EVENT_READ)
+            selector.register(self._wake_reader, selectors.EVENT_READ)
             while True:
                 ready = {key.fileobj for key, _ in selector.select()}
-                if self._waker in ready:
+                if self._wake_reader in ready:
                     return
                 self._accept()
 
@@ -151,18 +155,16 @@ class Receiver:
             return  # the peer disconnected before it was accepted
         except OSError as error:
             _log.error("cannot accept a connection: %s", error)
-            # A pause, which `close` ends.
-            self._waker.settimeout(_ACCEPT_PAUSE_S)
-            try:
-                self._waker.recv(1, socket.MSG_PEEK)
-            except TimeoutError:
-                return
+            # Pause; `close` cuts it short.
+            self._wake_reader.settimeout(_ACCEPT_PAUSE_S)
+            with contextlib.suppress(TimeoutError):
+                self._wake_reader.recv(1, socket.MSG_PEEK)
             return
         try:
             connection = Connection(sock)
         except OSError:
             sock.close()
-            return  # the peer has disconnected already
+            return  # the peer has already disconnected
         link = ServerLink(connection, name_of(peer))
         with self._lock:
             self._links.add(link)
@@ -170,7 +172,7 @@ class Receiver:
         try:
             link.run_in_thread(self._serve)
         except RuntimeError as error:
-            _log.error("connection from %s is dropped: %s", link.peer, error)
+            _log.error("dropping connection from %s: %s", link.peer, error)
             with self._lock:
                 self._links.discard(link)
                 self._handshakes -= 1
@@ -186,52 +188,52 @@ class Receiver:
             ring, answer = self._find_run(hello)
             if ring is not None:
                 answer = ring.attach(link, hello)
+            # Without a generation, `attach` has refused the link.
             if ring is None or not link.generation:
-                link.end(answer)
+                link.queue_end(answer)
                 text = "the run is over" if answer is None else answer.text
-                _log.warning("worker %d at %s is turned away: %s", hello.worker, link.peer, text)
+                _log.warning("rejecting worker %d at %s: %s", hello.worker, link.peer, text)
                 return
-            locate = functools.partial(ring.locate, link)
-            while events := link.receive(locate):
+            slot_for = functools.partial(ring.slot_for, link)
+            while events := link.receive(slot_for):
                 for event in events:
                     _apply(ring, link, event)
-        except (PeerGoneError, PeerSilentError, FrameError) as error:
+        except (_DisconnectError, PeerGoneError, PeerSilentError, FrameError) as error:
             reason = str(error)
             if ring is None:
-                _log.warning("connection from %s is dropped: %s", link.peer, error)
+                _log.warning("dropping connection from %s: %s", link.peer, error)
             elif isinstance(error, ChecksumError):
-                ring.record_damage(link, str(error))
+                ring.record_corruption(link, str(error))
             elif isinstance(error, PeerSilentError):
-                link.end(Failure(ErrorCode.TIMEOUT, str(error)))
+                link.queue_end(Failure(ErrorCode.TIMEOUT, str(error)))
         finally:
-            link.idle.set()
+            link.idle.set()  # first, as a connection that replaces this one waits for it
             if ring is not None and link.generation:
                 ring.detach(link, reason)
-            link.finish()
+            link.drain_and_close()
             with self._lock:
                 self._links.discard(link)
 
     def _receive_hello(self, link: ServerLink) -> Hello:
         try:
             if self._handshakes > _MAX_HANDSHAKES:
-                link.end(Failure(ErrorCode.BUSY, "too many simultaneous connections; try again"))
-                raise PeerGoneError(f"more than {_MAX_HANDSHAKES} simultaneous handshakes")
+                link.queue_end(Failure(ErrorCode.BUSY, "too many simultaneous connections; try again"))
+                raise _DisconnectError(f"more than {_MAX_HANDSHAKES} simultaneous handshakes")
             return link.receive_hello(self._handshake_timeout_s)
         finally:
             with self._lock:
                 self._handshakes -= 1
 
     def _find_run(self, hello: Hello) -> tuple[BatchRing | None, Failure | None]:
-        """Return the open run that a worker asks for; or no ring, with the answer to it (None is BYE)."""
+        """Return the open run that a worker asks for; or None and the reply to send (None means BYE)."""
         with self._lock:
             ring = self._runs.get(hello.job_id)
             ended = dict(self._ended).get(hello.run_id)
         if ended is not None:
-            # It reconnects to a run that has ended in the meantime, not to the job's next one.
+            # The worker is reconnecting to a run that has ended in the meantime, not to the job's next one.
             return None, ended.failure
         if ring is None:
-            text = f"job: got {hello.job_id!r}, expected one that runs"
-            return None, Failure(ErrorCode.NO_RUN, f"{text}; no run of job {hello.job_id!r} is open")
+            return None, Failure(ErrorCode.NO_RUN, f"no run of job {hello.job_id!r} is open")
         return ring, None
 
 
@@ -242,8 +244,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = listen(host, port, _MAX_HANDSHAKES)
     except OSError as error:
         raise ListenError(
-            f"data port: got {host}:{port}, which cannot be listened on ({error}); choose a free port of "
-            "this machine, or port 0 for any"
+            f"data port: cannot listen on {host}:{port} ({error}); choose a free port of this machine, or "
+            "port 0 for any"
         ) from None
     listener.setblocking(False)
     return listener
@@ -259,4 +261,4 @@ def _apply(ring: BatchRing, link: ServerLink, event: ServerEvent) -> None:
             if failure.code == ErrorCode.INPUT_FAILED:
                 ring.fail_worker(link, failure)
             else:
-                raise PeerGoneError(f"the worker gave up: {failure.text}")
+                raise _DisconnectError(f"the worker gave up: {failure.text}")

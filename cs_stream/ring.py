@@ -115,7 +115,7 @@ class BatchRing:
             WorkerLostError: the worker of the next position has been gone for longer than `reconnect_s`.
             WorkerFailedError: the input of that worker failed; the batches that it had sent before are taken
                 first, so that a run fails at the same position each time.
-            ChecksumError: batches of one worker arrived damaged twice.
+            ChecksumError: batches of one worker arrived corrupted twice.
             StallError: nothing came within `timeout_s`; names the worker that has no batch.
             RingClosedError: the ring is or was closed.
         """
@@ -211,7 +211,7 @@ class BatchRing:
             self._end = end = RunEnd(reason)
             links = list(self._links.values())
             for link in links:
-                link.end(end.failure)
+                link.queue_end(end.failure)
             self._changed.notify_all()
         self._on_close(self, end)
         for link in links:
@@ -264,7 +264,7 @@ class BatchRing:
         _log.info("%s of job %r connected, generation %d", name, self.spec.job_id, link.generation)
         return None
 
-    def locate(self, link: ServerLink, seq: int) -> Slot:
+    def slot_for(self, link: ServerLink, seq: int) -> Slot:
         """Return the slot of a link's batch."""
         return self._slots[position_of(link.worker, seq, self.spec.num_workers) % self.spec.slots]
 
@@ -295,10 +295,10 @@ class BatchRing:
             self._changed.notify_all()
         _log.error("%s: %s", name, failure.text)
 
-    def record_damage(self, link: ServerLink, text: str) -> None:
-        """Record that a batch of the link arrived damaged."""
+    def record_corruption(self, link: ServerLink, text: str) -> None:
+        """Record that a batch of the link arrived corrupted."""
         with self._changed:
-            again = self._state.record_damage(link.worker, text)
+            again = self._state.record_corruption(link.worker, text)
             name = self._state.describe(link.worker)
             self._changed.notify_all()
         _log.error("%s: %s; %s", name, text, "it is sent once more" if again else "the run fails")

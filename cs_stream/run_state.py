@@ -174,7 +174,7 @@ class _Worker:
     connects: int = 0
     batches: int = 0
     size_bytes: int = 0
-    damaged: int = 0
+    corrupted: int = 0
     lost_at_s: float = 0.0
     starved_since_s: float | None = None
     consumer_wait_s: float = 0.0
@@ -319,13 +319,13 @@ class RunState:
         if worker.generation == generation:
             worker.phase, worker.failure, worker.last_error = WorkerPhase.FAILED, failure, failure.text
 
-    def record_damage(self, index: int, text: str) -> bool:
-        """Record a damaged payload of the worker; return whether it is to be resent, or the run fails."""
+    def record_corruption(self, index: int, text: str) -> bool:
+        """Record a corrupted payload of the worker; return whether it is to be resent, or the run fails."""
         worker = self._workers[index]
-        worker.damaged += 1
-        if worker.damaged > 1 and self._error is None:
+        worker.corrupted += 1
+        if worker.corrupted > 1 and self._error is None:
             self._error = ChecksumError(
-                f"{worker}: {text}; {worker.damaged} batches of it arrived damaged: check the network "
+                f"{worker}: {text}; {worker.corrupted} batches of it arrived corrupted: check the network "
                 f"between {worker.host} and the CS system"
             )
         return self._error is None
@@ -423,7 +423,7 @@ class RunState:
         Raises:
             WorkerFailedError: its input failed.
             WorkerLostError: it has been gone for longer than `reconnect_s`.
-            ChecksumError: the run has failed because of damaged payloads.
+            ChecksumError: the run has failed because of corrupted payloads.
             RefusedError: a worker that the run needs has another input.
         """
         if self._error is not None:

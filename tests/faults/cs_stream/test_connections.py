@@ -75,9 +75,9 @@ def test_a_network_that_keeps_changing_bytes_fails_the_run(bad_network: Callable
         offset = hello_size(run) + HEADER_BYTES + 5
         network = bad_network(run.receiver.address, flip_at=(offset, offset + RUN_ID_BYTES))
         future = run.start(run.sender(0, network.address), numbered_input(SMALL, 0, 1, 6))
-        with pytest.raises(ChecksumError, match="2 batches of it arrived damaged: check the network"):
+        with pytest.raises(ChecksumError, match="2 batches of it arrived corrupted: check the network"):
             run.ring.take(timeout_s=20)
-        run.ring.close("a batch arrived damaged")  # the sender may have connected once more
+        run.ring.close("a batch arrived corrupted")  # the sender may have connected once more
         assert future.result(timeout=60).end == "stopped"
 
 

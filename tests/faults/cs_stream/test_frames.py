@@ -158,12 +158,12 @@ def test_a_second_damaged_batch_fails_the_run() -> None:
                 worker.send(bytes(frame))
                 assert worker.read_failure().code == ErrorCode.CHECKSUM
         with pytest.raises(
-            ChecksumError, match="2 batches of it arrived damaged: check the network between raw"
+            ChecksumError, match="2 batches of it arrived corrupted: check the network between raw"
         ):
             run.ring.take(timeout_s=10)
         summary = run.start_sender(0, count=3).result(timeout=60)
         assert summary.end == "stopped"
-        assert "arrived damaged" in str(summary.stopped_reason)
+        assert "arrived corrupted" in str(summary.stopped_reason)
 
 
 def test_damage_is_not_seen_where_digests_are_switched_off() -> None:

@@ -75,7 +75,7 @@ def test_a_worker_that_is_early_is_taken_when_the_run_opens() -> None:
 
 def test_only_one_run_of_a_job_is_open() -> None:
     with Loopback() as run:
-        with pytest.raises(StreamingError, match="a run of job 'job' is open already; close it first"):
+        with pytest.raises(StreamingError, match="a run of job 'job' is already open; close it first"):
             run.receiver.open_run(run.spec)
         run.ring.close()
         again = run.receiver.open_run(run.spec)
@@ -154,7 +154,10 @@ def test_a_port_without_listener_is_named_in_time() -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with Receiver() as receiver, pytest.raises(ListenError, match=f"got 127.0.0.1:{receiver.address[1]}"):
+    with (
+        Receiver() as receiver,
+        pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{receiver.address[1]}"),
+    ):
         Receiver(port=receiver.address[1])
     with pytest.raises(ListenError, match="data port: got 70000, expected 0 to 65535"):
         Receiver(port=70_000)

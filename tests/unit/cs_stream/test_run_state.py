@@ -213,11 +213,11 @@ def test_a_failed_input_is_raised_after_the_batches_before_it() -> None:
 
 def test_damage_is_forgiven_once() -> None:
     state = connected()
-    assert state.record_damage(1, "checksum of batch 4")
+    assert state.record_corruption(1, "checksum of batch 4")
     state.check(1, 0.0)
-    assert not state.record_damage(1, "checksum of batch 4")
+    assert not state.record_corruption(1, "checksum of batch 4")
     with pytest.raises(
-        ChecksumError, match=r"pid 101\): checksum of batch 4; 2 batches of it arrived damaged"
+        ChecksumError, match=r"pid 101\): checksum of batch 4; 2 batches of it arrived corrupted"
     ):
         state.check(0, 0.0)
     refused = state.refusal(hello(1))

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cs_runtime import files, run_files
-from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue, log_requested_checkpoint
 from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, Observer, State
@@ -29,7 +28,12 @@ from cs_runtime.progress import (
     log_how_to_resume,
     report_wait,
 )
-from cs_runtime.requeue import last_step_of_job
+from cs_runtime.requeue import (
+    CheckpointRequests,
+    last_step_of_job,
+    leave_for_requeue,
+    log_requested_checkpoint,
+)
 from cs_runtime.run_files import write_run_files
 from cs_runtime.session import Session, next_run, open_session, prime
 from cs_runtime.terminal import WaitLog, log_while_blocked

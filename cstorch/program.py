@@ -16,7 +16,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 import torch
 from torch import nn
 
-from cs_runtime.checkpoint_requests import CheckpointRequests
+from cs_runtime.requeue import CheckpointRequests
 from csrun.tasks.roles import TaskInfo
 from cstorch.config import BackendType, Configuration
 from cstorch.errors import ConfigureError

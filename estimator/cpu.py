@@ -14,11 +14,15 @@ from textwrap import shorten
 from typing import Any
 
 from cs_runtime import tasks
-from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue, log_requested_checkpoint
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.files import write_text
 from cs_runtime.progress import HostProgress, end_training, log_how_to_resume
-from cs_runtime.requeue import last_step_of_job
+from cs_runtime.requeue import (
+    CheckpointRequests,
+    last_step_of_job,
+    leave_for_requeue,
+    log_requested_checkpoint,
+)
 from cs_runtime.run_files import write_params
 from estimator.backend import Batches, Setup
 from estimator.calling import call_model_fn, check_advances, model_graph, with_mean_loss

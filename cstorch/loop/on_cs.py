@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from cs_runtime.checkpoint_requests import leave_for_requeue
+from cs_runtime.requeue import leave_for_requeue
 from cs_toolkit.garbage import infrequent_collection
 from cstorch.errors import ClosureError, LoopLeftError, StateUnavailableError, StepError
 from cstorch.input.loader import InputLoader

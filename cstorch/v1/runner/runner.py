@@ -18,10 +18,15 @@ from typing import Any
 
 import torch
 
-from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.errors import NonFiniteLossError, RunError
 from cs_runtime.files import write_json
-from cs_runtime.requeue import checkpoint_of_job, forget_calls, last_step_of_job, record_checkpoint
+from cs_runtime.requeue import (
+    checkpoint_of_job,
+    forget_calls,
+    last_step_of_job,
+    leave_for_requeue,
+    record_checkpoint,
+)
 from cs_runtime.tasks import current
 from cstorch import optim
 from cstorch.amp.loss_scaling import clip_by_norm, clip_by_value, gradients

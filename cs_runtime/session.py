@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from cs_runtime.errors import NoSystemError
 from cs_runtime.exits import record_failures
 from cs_runtime.options import RunSettings
-from cs_runtime.program import FrontEnd, State, StepProgram
+from cs_runtime.program import FrontEnd, State, StepCheck, StepProgram, check_steps
 from cs_runtime.progress import Timeline
-from cs_runtime.step_checks import StepCheck, check_steps
 from cs_runtime.terminal import WaitLog, log_while_blocked
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
 from cs_system.messages import InputIdentity

@@ -40,8 +40,7 @@ from cgc.cirh.ops import (
 )
 from cgc.cirh.softmax import PADDING_LABEL
 from cgc.cirh.types import element_count, shape_of, tensor_of
-from cs_runtime.program import StepProgram
-from cs_runtime.step_checks import RangeCheck, StepCheck
+from cs_runtime.program import RangeCheck, StepCheck, StepProgram
 from cs_toolkit.step import GLOBAL_STEP, Mode
 
 log = logging.getLogger("cs_runtime")

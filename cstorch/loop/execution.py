@@ -305,7 +305,7 @@ class RecordedStep:
         """
         from cgc.importers.aten import check_output, import_step  # late: workers have no compiler
         from cs_runtime.input_source import describe_function
-        from cs_runtime.step_checks import ProgramCheck
+        from cs_runtime.program import ProgramCheck
         from cs_runtime.step_program import step_program
 
         graph, mode = self.traced.graph, self.mode

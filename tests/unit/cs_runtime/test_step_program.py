@@ -10,7 +10,7 @@ from cgc.cirh.module import verify_module
 from cgc.cirh.text import parse_module
 from cgc.kernels import KernelGraph, match_kernels
 from cs_runtime.errors import OutOfRangeError
-from cs_runtime.step_checks import RangeCheck, check_steps
+from cs_runtime.program import RangeCheck, check_steps
 from cs_runtime.step_program import add_range_checks
 from cs_system.client import StepOutputs
 

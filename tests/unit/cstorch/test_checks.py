@@ -15,7 +15,7 @@ from cgc.cirh.interface import step_interface
 from cgc.importers.aten import check_output, import_step
 from cgc.lowering.interpret import step_function
 from cs_runtime.errors import CheckFailedError
-from cs_runtime.step_checks import ProgramCheck, check_steps
+from cs_runtime.program import ProgramCheck, check_steps
 from cs_system.client import StepOutputs
 from cstorch.errors import TensorReadError
 from cstorch.tracing.values import to_array

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cs_runtime.step_checks import ProgramCheck
+from cs_runtime.program import ProgramCheck
 from cstorch.errors import SelectionError, TensorReadError
 
 from .conftest import run_compiled

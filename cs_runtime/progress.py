@@ -1,7 +1,7 @@
 """Progress of a run: phases with their times, log lines, the progress file of a job, and TensorBoard scalars.
 
 A process trains one model at a time. `begin_training` to `end_training` record the training run of this
-process, whatever its front end, in `csrun.training_progress` for `csrun status` and for the launcher.
+process, whatever its front end, in `csrun.jobs.progress` for `csrun status` and for the launcher.
 """
 
 from __future__ import annotations

@@ -367,7 +367,7 @@ def train(
     """Train until `settings.last_step`, for `settings.steps` steps, or to the end of the input.
 
     On SIGUSR1 the chief writes a checkpoint after the current step. If the job is requeueable
-    (`TaskInfo.requeue`), the process then exits with `csrun.roles.EXIT_REQUEUE`.
+    (`TaskInfo.requeue`), the process then exits with `csrun.tasks.place.EXIT_REQUEUE`.
 
     Args:
         front_end: Front end of the program.

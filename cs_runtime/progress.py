@@ -397,15 +397,8 @@ class StepEvents:
             row = step - first_step - 1
             values = {tag: float(value[row]) for tag, value in rows_of_tags}
             rate, _ = self._throughput.mark(step, outputs)
-            rates = {"global_step/sec": rate, "samples/sec": rate * self._batch_size}
-            self._writer.scalars(step, {**values, **rates})
             self._writer.scalars(step, {**values, **_rate_scalars(rate, rate * self._batch_size)})
 
 
 def _rate_scalars(steps_per_s: float, samples_per_s: float) -> dict[str, float]:
     return {"global_step/sec": steps_per_s, "samples/sec": samples_per_s}
-
-
-def _tag(output_name: str) -> str:
-    """Return the tag of an output: `output_loss` -> `loss`, `output_summary/<tag>` -> `<tag>`."""
-    return output_name.removeprefix("output_").removeprefix(SUMMARY_PREFIX)

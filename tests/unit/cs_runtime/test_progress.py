@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.progress import (
     HostProgress,
     Progress,
+    StepEvents,
     begin_training,
     log_how_to_resume,
     record_step,
@@ -204,3 +206,23 @@ def test_progress_on_this_cpu(
         "Training finished with 104 samples in 6.500 seconds, 16.00 samples/second.",
         "Loss for final step: 20.",
     ]
+
+
+class Events:
+    """An event file that keeps its entries."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, dict[str, float]]] = []
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self.entries.append((step, dict(values)))
+
+
+@pytest.mark.parametrize("lengths", [[40], [5, 15, 10, 10]])
+def test_every_entry_of_an_event_file_is_written_once(lengths: list[int]) -> None:
+    events = Events()
+    observer = StepEvents(events, 20, 8)
+    for outputs in spans(lengths):
+        observer.steps(outputs)
+    rates = {"global_step/sec": 2.0, "samples/sec": 16.0}
+    assert events.entries == [(20, {"loss": 20.0, **rates}), (40, {"loss": 40.0, **rates})]

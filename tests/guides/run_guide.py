@@ -241,7 +241,12 @@ def apart(guide: Guide) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the guides of these names, all without names."""
+    """Run the guides with these names, or all without names; return the exit code."""
+    unknown = [name for name in arguments if name != INSIDE and name not in map(str, GUIDES)]
+    if unknown:
+        known = ", ".join(map(str, GUIDES))
+        sys.stderr.write(f"run_guide.py: error: no guide named {', '.join(unknown)}; expected: {known}\n")
+        return 2
     if INSIDE not in arguments:
         chosen = [guide for guide in GUIDES if str(guide) in arguments or not arguments]
         return max(subprocess.run(apart(guide), check=False).returncode for guide in chosen)

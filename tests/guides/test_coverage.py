@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
-from run_guide import ROOT, command_of, lines_of, pages
+from run_guide import ROOT, command_of, lines_of, main, pages
 from surroundings import ADDRESSES, EXIT_CODES, GUIDES, NOT_RUN, PROGRAMS, STANDS_FOR
 
 LINES = {(pages.name(page), command_of(line)) for page in pages.pages() for _, line in pages.code_lines(page)}
@@ -44,6 +46,13 @@ def test_every_whole_program_is_executed() -> None:
     assert whole == set(PROGRAMS)
     for (page, _), test in PROGRAMS.items():
         assert Path(page).name in (ROOT / test).read_text()
+
+
+def test_a_page_without_a_guide_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs/slurm.md", "docs/commands.md"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("run_guide.py: error: no guide named docs/commands.md; expected: README.md#")
+    assert error.count("\n") == 1
 
 
 def undefined(program: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ import torch
 
 from cstorch.errors import ScheduleError, ScheduleFunctionError, TensorReadError
 from cstorch.optim.base_scheduler import Scheduler, Tags
-from cstorch.tracing.recorder import state_changes
+from cstorch.tracing.recorder import refusing_state_reads
 
 
 class ConstantScheduler(Scheduler):
@@ -304,7 +304,7 @@ class LambdaScheduler(Scheduler):
 
     def _evaluate(self, function: Callable[[torch.Tensor], Any]) -> Any:
         try:
-            with state_changes():
+            with refusing_state_reads():
                 return function(self._epoch())
         except TensorReadError as error:
             named = getattr(function, "__qualname__", repr(function))

@@ -65,7 +65,7 @@ class Tracer(Protocol):
     """Records a step: all that happens to tensors of the device goes through the innermost tracer."""
 
     def call_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function of PyTorch that has got a tensor of the device."""
+        """Call a PyTorch function that is given a device tensor."""
         ...
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -80,12 +80,12 @@ class Tracer(Protocol):
         """Return the elements of a tensor if they are the same in every step."""
         ...
 
-    def assume(self, tensor: DeviceTensor, how: str) -> torch.Tensor | None:
+    def value_if_unchanged(self, tensor: DeviceTensor, how: str) -> torch.Tensor | None:
         """Return the elements of a tensor if they depend only on state that the step has not changed."""
         ...
 
-    def check(self, truth: Any, error: str) -> None:
-        """Keep a condition that must hold in every step."""
+    def add_check(self, truth: Any, error: str) -> None:
+        """Record a condition that must hold in every step."""
         ...
 
 
@@ -190,7 +190,7 @@ class DeviceTensor(torch.Tensor):
         active = tracers()
         if active:
             return active[-1].call_function(func, args, named)
-        return call_function(func, args, named, _call_on_host)
+        return call_overridden(func, args, named, _call_on_host)
 
     @classmethod
     def __torch_dispatch__(
@@ -260,7 +260,7 @@ def require(condition: Any, error: Exception) -> None:
     except TensorReadError:
         if not tracers():
             raise
-        tracers()[-1].check(condition, ": ".join(filter(None, [type(error).__name__, str(error)])))
+        tracers()[-1].add_check(condition, ": ".join(filter(None, [type(error).__name__, str(error)])))
     else:
         if not holds:
             raise error
@@ -291,7 +291,7 @@ def readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
         if found is not None:
             return found
     if tracer is not None:
-        assumed = tracer.assume(tensor, how)
+        assumed = tracer.value_if_unchanged(tensor, how)
         if assumed is not None:
             return assumed
     if active or tensor.host is None:
@@ -321,7 +321,7 @@ def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[s
 # Functions of PyTorch
 
 
-def call_function(
+def call_overridden(
     func: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -103,8 +103,8 @@ class UnrolledLoop:
         self._recording.checks.keep(unused, f"IndexError: index {place} is out of bounds for size {size}")
         return 0
 
-    def see(self, written: Iterable[Any], made: Iterable[Any]) -> None:
-        """Follow an operation of the body.
+    def observe(self, written: Iterable[Any], made: Iterable[Any]) -> None:
+        """Observe an operation of the body.
 
         Args:
             written: Tensors that it writes into.
@@ -122,7 +122,7 @@ def keep_unused(recording: Recording) -> None:
     """Keep parameters, and their optimizer's state, unchanged in steps whose loops do not use them."""
     # In PyTorch the experts that get no token have no gradient, and optimizers skip those. Here their
     # gradient is zero, which momentum and weight decay would not skip.
-    forward = recording.graph.nodes[: recording.forward_nodes]
+    forward = recording.graph.nodes[: recording.num_forward_nodes]
     inside = {number for numbers, _ in recording.bodies for number in numbers}
     outside = {t.id for place, node in enumerate(forward) if place not in inside for t in node.tensors()}
     counts: dict[int, list[torch.Tensor]] = {}

@@ -56,7 +56,7 @@ class Places:
             self._names.setdefault(id(module), name)
 
     @contextmanager
-    def following(self) -> Iterator[None]:
+    def following_modules(self) -> Iterator[None]:
         """Track calls of modules in the body."""
         hooks = [
             register_module_forward_pre_hook(self._enter),

@@ -96,8 +96,8 @@ class Loop(Protocol):
         """Return an index of the body that is within a dimension of a size."""
         ...
 
-    def see(self, written: Iterable[Any], made: Iterable[Any]) -> None:
-        """Follow an operation of the body: the tensors that it writes into, and those that it makes."""
+    def observe(self, written: Iterable[Any], made: Iterable[Any]) -> None:
+        """Observe an operation of the body: the tensors that it writes into, and those that it makes."""
         ...
 
 
@@ -120,7 +120,7 @@ class Recording:
         selects: True if there are selections of rows by masks of values.
         loops: loops over places of masks whose bodies are being recorded.
         bodies: the nodes of each iteration of such a loop, and a bool tensor: True if it counts.
-        forward_nodes: number of nodes when the first gradients were computed.
+        num_forward_nodes: number of nodes when the first gradients were computed.
         initial_tensors: the tensors of the device that are state, or among `unnamed`, by the number of the
             value that they begin with.
         assumed: those whose elements the program has read, by number, with the error to raise if the step
@@ -143,7 +143,7 @@ class Recording:
     selects: bool = False
     loops: list[Loop] = field(default_factory=list)
     bodies: list[tuple[range, torch.Tensor]] = field(default_factory=list)
-    forward_nodes: int = 0
+    num_forward_nodes: int = 0
     initial_tensors: dict[int, DeviceTensor] = field(default_factory=dict)
     assumed: dict[int, TensorReadError] = field(default_factory=dict)
     variable: set[int] = field(default_factory=set)
@@ -217,7 +217,7 @@ class Recording:
         self.graph.inputs.append(made.value)
         return made
 
-    def add_unnamed(self, tensor: DeviceTensor) -> None:
+    def add_unnamed_state(self, tensor: DeviceTensor) -> None:
         """Add a tensor of the device that is not named as state: it begins with its present elements."""
         if tensor.host is None:
             raise ValueUnavailableError("used", user_line())
@@ -249,7 +249,7 @@ class Recording:
         for value, elements in fold_float64(self.graph, self._constant_elements()):
             self.graph.constants[value.id] = Constant(value, to_array(elements))
 
-    def assume(self, value: Recorded, otherwise: TensorReadError) -> torch.Tensor | None:
+    def value_if_unchanged(self, value: Recorded, otherwise: TensorReadError) -> torch.Tensor | None:
         """Return the elements of a value that depends only on constants and state; None for others.
 
         A step that reads state is recorded for its present elements, and again when the program changes them.

@@ -356,7 +356,7 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
 
 
 @contextmanager
-def composing() -> Iterator[None]:
+def replaced_functions() -> Iterator[None]:
     """Patch the replacements into PyTorch's modules, for calls past `__torch_function__`."""
     originals = [(module, name, getattr(module, name)) for module, name, _ in _FUNCTIONS]
     try:

@@ -540,7 +540,7 @@ def _numel(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
     return count
 
 
-def compare_count(name: str, args: tuple[Any, ...]) -> Any:
+def answer_has_rows(name: str, args: tuple[Any, ...]) -> Any:
     """Answer whether a selection has rows, as `x.numel() == 0` asks, if it always has some.
 
     Args:

@@ -177,7 +177,7 @@ class _ShortItems:
         for _, _, key, copy in found:
             if copy is not None:
                 copies_of[key].add(copy)
-        kept, ends = self._source.kept, ({0}, {self._source.kept - 1})
+        kept, ends = self._source.copies, ({0}, {self._source.copies - 1})
         for op, place, key, copy in found:
             if copy is not None and len(copies_of[key]) == kept:
                 item = Item(self.number("ops", *key), copy)
@@ -208,7 +208,7 @@ class _Source(NamedTuple):
 
 class _Expander:
     def __init__(self, rewritten: _ShortItems, source: ShortStep) -> None:
-        self._rewritten, self._source, self._more = rewritten, source, source.omitted
+        self._rewritten, self._source, self._more = rewritten, source, source.num_omitted
         self._order, self._kept = expand_items(rewritten.items, self._more)
         self._sources: dict[int, list[_Source]] = {}
         for item, op in zip(rewritten.items, rewritten.ops.values(), strict=True):
@@ -330,7 +330,7 @@ class _Expander:
             source.value
             if source.distance is None
             else Item(source.value.family, copy + source.distance)
-            if 0 <= short + source.distance < self._source.kept
+            if 0 <= short + source.distance < self._source.copies
             else self._to_whole(value)
             for source, value in zip(sources, own, strict=True)
         ]
@@ -340,12 +340,12 @@ class _Expander:
         family, copy = value
         if copy is None or copy == 0:
             return value
-        if copy < self._source.kept - 1:
+        if copy < self._source.copies - 1:
             raise CopiesDifferError("an op outside of the copies reads one in the middle")
         return Item(family, copy + self._more)
 
     def _infer_sources(self, family: int) -> list[_Source]:
-        copies = [Item(family, copy) for copy in range(self._source.kept)]
+        copies = [Item(family, copy) for copy in range(self._source.copies)]
         first, *others = (self._rewritten.ops[item] for item in copies)
         if not all(_are_equal(first, op) for op in others):
             raise CopiesDifferError(f"copies of {first.name} were rewritten differently")
@@ -361,7 +361,7 @@ class _Expander:
         known = dict(zip(source.results, self._rewritten.returned, strict=True))
         found: dict[int, Item] = {}
         for row in source.repeats.arguments:
-            replaced = [source.replaced[number] for number in row.tolist()]
+            replaced = [source.replacements[number] for number in row.tolist()]
             results = [place for place in replaced if place is not None]
             if not results:
                 continue

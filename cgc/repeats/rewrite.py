@@ -29,8 +29,8 @@ Origins: TypeAlias = frozenset[tuple[int, int]]
 
 _NOWHERE: Origins = frozenset()
 
-# Numbers of copies to rewrite, tried in order; with few it may not be clear where the others are inserted.
-_KEPT = 3, 4
+# Numbers of copies to rewrite, tried in order; with few it may not be clear where to insert the others.
+_SHORT_COPIES = 3, 4
 
 
 def rewrite(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> ModuleOp:
@@ -51,10 +51,10 @@ def _rewrite_short(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> 
     """Rewrite a short step and expand it; None unless blocks repeat and are rewritten alike."""
     if scanned is None:
         return None
-    for kept in _KEPT:
+    for copies in _SHORT_COPIES:
         # Errors are reported for the whole step, whose ops have names.
         with suppress(CopiesDifferError, CompileError):
-            source = shorten_step(module, scanned, kept)
+            source = shorten_step(module, scanned, copies)
             if source is None:
                 return None
             short, cross_copy = source.module, CrossCopyRewrites(source)
@@ -62,8 +62,8 @@ def _rewrite_short(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> 
                 run_pipeline(short, pipeline)
             if not (all_notify_watch(pipeline) and cross_copy.are_uniform()):
                 # The result may depend on the number of copies: numbers add up from copy to copy, negations
-                # cancel out. Compare with the expansion of a step that has one copy less.
-                fewer = source.rebuild().with_one_copy_less()
+                # cancel out. Compare with the expansion of a step that has one copy fewer.
+                fewer = source.rebuild().omit_another_copy()
                 expected = expand_step(_rewrite_whole(fewer.module, pipeline), fewer)
                 if not are_equal(graph_function(expected), graph_function(short)):
                     raise CopiesDifferError("the result of the passes depends on the number of copies")
@@ -96,7 +96,7 @@ class CrossCopyRewrites:
         # Origins of the ops that passes have made or kept.
         self._origins: dict[Operation, Origins] = {}
         # By the first of two neighbors: how often which ops were seen together.
-        self._between = [Counter[Origins]() for _ in range(source.kept - 1)]
+        self._between = [Counter[Origins]() for _ in range(source.copies - 1)]
         self._is_far = False
 
     def rewritten(self, seen: Iterable[Operation], made: Iterable[Operation]) -> None:

@@ -67,7 +67,7 @@ def omitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
 
     def counted(short: ModuleOp, source: ShortStep) -> ModuleOp:
-        found.append(source.omitted)
+        found.append(source.num_omitted)
         return expand_step(short, source)
 
     monkeypatch.setattr("cgc.repeats.rewrite.expand_step", counted)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # (family, copy) of the repeating ops that an op was made from.
 Origins: TypeAlias = frozenset[tuple[int, int]]
 
-_NOWHERE: Origins = frozenset()
+_NO_ORIGIN: Origins = frozenset()
 
 # Numbers of copies to rewrite, tried in order; with few it may not be clear where to insert the others.
 _SHORT_COPIES = 3, 4
@@ -48,7 +48,7 @@ def rewrite(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> ModuleO
 
 
 def _rewrite_short(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> ModuleOp | None:
-    """Rewrite a short step and expand it; None unless blocks repeat and are rewritten alike."""
+    """Rewrite a short step and expand it; None unless blocks repeat and are rewritten in the same way."""
     if scanned is None:
         return None
     for copies in _SHORT_COPIES:
@@ -67,10 +67,10 @@ def _rewrite_short(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> 
                 expected = expand_step(_rewrite_whole(fewer.module, pipeline), fewer)
                 if not are_equal(graph_function(expected), graph_function(short)):
                     raise CopiesDifferError("the result of the passes depends on the number of copies")
-            made = expand_step(short, source)
+            expanded = expand_step(short, source)
             if should_verify():
-                verify_module(made)
-            return made
+                verify_module(expanded)
+            return expanded
     return None
 
 
@@ -93,7 +93,7 @@ class CrossCopyRewrites:
         self._of_copies = {
             index for index, number in enumerate(source.arguments) if number in source.argument_copies
         }
-        # Origins of the ops that passes have made or kept.
+        # Origins of the ops that passes have created or kept.
         self._origins: dict[Operation, Origins] = {}
         # By the first of two neighbors: how often which ops were seen together.
         self._between = [Counter[Origins]() for _ in range(source.copies - 1)]
@@ -101,7 +101,7 @@ class CrossCopyRewrites:
 
     def rewritten(self, seen: Iterable[Operation], made: Iterable[Operation]) -> None:
         """Record the origins of a rewrite."""
-        origins = _NOWHERE.union(*map(self._of, seen))
+        origins = _NO_ORIGIN.union(*map(self._of, seen))
         for op in made:
             self._origins[op] = origins
         copies = {copy for _, copy in origins}
@@ -116,7 +116,7 @@ class CrossCopyRewrites:
     def merged(self, op: CirhOp, kept: CirhOp) -> None:
         """Record a merge. An op that all copies compute from the same values belongs to none of them."""
         if all(map(self._is_shared, op.operand_values)):
-            self._origins[kept] = _NOWHERE
+            self._origins[kept] = _NO_ORIGIN
         else:
             self.rewritten((op, kept), (kept,))
 
@@ -128,8 +128,8 @@ class CrossCopyRewrites:
         known = self._origins.get(op)
         if known is None:
             name = op.attributes.get(NODE_NAME)
-            place = self._op_copies.get(int(name.data)) if isinstance(name, StringAttr) else None
-            known = self._origins[op] = _NOWHERE if place is None else frozenset((place,))
+            origin = self._op_copies.get(int(name.data)) if isinstance(name, StringAttr) else None
+            known = self._origins[op] = _NO_ORIGIN if origin is None else frozenset((origin,))
         return known
 
     def _is_shared(self, value: SSAValue) -> bool:

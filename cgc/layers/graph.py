@@ -63,7 +63,7 @@ class StepGraph:
     @cached_property
     def producer(self) -> dict[int, int]:
         """The op that makes a value; arguments have none."""
-        return {value: op for op, made in enumerate(self.results) for value in made}
+        return {value: op for op, results in enumerate(self.results) for value in results}
 
     @cached_property
     def users(self) -> dict[int, tuple[int, ...]]:
@@ -74,14 +74,11 @@ class StepGraph:
                 found.setdefault(value, []).append(op)
         return {value: tuple(ops) for value, ops in found.items()}
 
-    def producers(self, op: int) -> tuple[int, ...]:
-        """Return the ops whose results an op reads."""
-        return self._producers[op]
-
     @cached_property
-    def _producers(self) -> list[tuple[int, ...]]:
-        made = self.producer
-        return [tuple(dict.fromkeys([made[v] for v in read if v in made])) for read in self.operands]
+    def producers(self) -> Callable[[int], tuple[int, ...]]:
+        """Returns the ops whose results an op reads."""
+        of = self.producer
+        return [tuple(dict.fromkeys([of[v] for v in read if v in of])) for read in self.operands].__getitem__
 
     def op_users(self, op: int) -> tuple[int, ...]:
         """Return the ops that read a result of an op."""
@@ -89,13 +86,13 @@ class StepGraph:
 
     @cached_property
     def is_small(self) -> Callable[[int], bool]:
-        """Returns True for a value that is small enough to be sent anywhere."""
+        """Returns True for a value that is cheap to send to any layer."""
         return [size <= SMALL_BYTES for size in self.size_bytes].__getitem__
 
     @cached_property
-    def makes_small(self) -> Callable[[int], bool]:
+    def has_small_results(self) -> Callable[[int], bool]:
         """Returns True for an op whose results are all small."""
-        return [all(map(self.is_small, made)) for made in self.results].__getitem__
+        return [all(map(self.is_small, results)) for results in self.results].__getitem__
 
     def ancestors(self, ops: Iterable[int]) -> frozenset[int]:
         """Return the ops themselves and all that they depend on."""
@@ -106,15 +103,15 @@ class StepGraph:
         return _closure(ops, self.op_users)
 
 
-def _closure(ops: Iterable[int], near: Callable[[int], Iterable[int]]) -> frozenset[int]:
-    """Return all ops that are reached from some."""
+def _closure(ops: Iterable[int], neighbors: Callable[[int], Iterable[int]]) -> frozenset[int]:
+    """Return all ops that can be reached from the given ones, which are included."""
     found: set[int] = set()
     pending = list(ops)
     while pending:
         op = pending.pop()
         if op not in found:
             found.add(op)
-            pending += near(op)
+            pending += neighbors(op)
     return frozenset(found)
 
 
@@ -129,23 +126,22 @@ def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
     assert scanned is not None, "a program has only ops of CIRH"
     values = program.values
     count = scanned.arguments
-    number = {id(value): index for index, value in enumerate(values[:count])}
-    order = np.arange(len(values))  # arguments: state comes first
-    order[:count] = [number[id(value)] for value in program.function.body.block.args]
-    types = _numbers([value.type for value in values[:count]] + list(scanned.types[count:]))
-    number |= {id(value): index for index, value in enumerate(values[count:], count)}
+    number = {id(value): index for index, value in enumerate(values)}
+    # The table has the arguments in the order of the function; in the program, state comes first.
+    program_number = np.arange(len(values))
+    program_number[:count] = [number[id(value)] for value in program.function.body.block.args]
+    types = _number_types([value.type for value in values[:count]] + list(scanned.types[count:]))
     inputs = [number[id(value)] for value in program.inputs]
-    last = inputs.pop() if micro is not None and micro.is_numbered else None
-    of_batch = len(inputs) - (0 if micro is None else len(micro.whole_inputs))
+    micro_number = inputs.pop() if micro is not None and micro.is_numbered else None
+    num_cut_inputs = len(inputs) - (0 if micro is None else len(micro.whole_inputs))
     contractions = {kind for kind in set(program.kinds) if _is_contraction(kind)}
-    # A step has few types.
-    one_of = dict(zip(types, values, strict=True))
-    sizes = {kind: value_bytes(value) for kind, value in one_of.items()}
+    # A step has few types: compute the size of one value of each.
+    type_bytes = {kind: value_bytes(value) for kind, value in dict(zip(types, values, strict=True)).items()}
     return StepGraph(
-        operands=_split_by_op(order[scanned.read], scanned.first_read),
+        operands=_split_by_op(program_number[scanned.read], scanned.first_read),
         results=_split_by_op(np.arange(count, len(values)), scanned.first_result - count),
-        size_bytes=[sizes[kind] for kind in types],
-        inputs=frozenset(inputs[:of_batch]),
+        size_bytes=[type_bytes[kind] for kind in types],
+        inputs=frozenset(inputs[:num_cut_inputs]),
         state=frozenset(range(len(program.state))),
         optimizer_state=frozenset(
             index for index, name in enumerate(program.state.values()) if name.startswith(OPTIMIZER_STATE)
@@ -154,8 +150,8 @@ def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
         outputs=tuple([number[id(value)] for value in program.outputs]),
         forward=program.forward,
         contractions=frozenset(index for index, kind in enumerate(program.kinds) if kind in contractions),
-        whole_inputs=tuple(inputs[of_batch:]),
-        number=last,
+        whole_inputs=tuple(inputs[num_cut_inputs:]),
+        number=micro_number,
         totals={
             index: kind.data
             for index, op in enumerate(program.ops)
@@ -172,11 +168,15 @@ def _split_by_op(values: Ints, first: Ints) -> list[tuple[int, ...]]:
     return [tuple(flat[start:end]) for start, end in pairwise(ends)]
 
 
-def _numbers(types: Sequence[Attribute]) -> list[int]:
-    """Return numbers for types, equal for equal ones; a step has few objects of them, and hashing is slow."""
-    numbers: dict[Attribute, int] = {}
-    of = {key: numbers.setdefault(kind, len(numbers)) for key, kind in {id(k): k for k in types}.items()}
-    return [of[id(kind)] for kind in types]
+def _number_types(types: Sequence[Attribute]) -> list[int]:
+    """Return a number for each type, equal for equal types."""
+    # A step has few type objects, and hashing one is slow.
+    by_type: dict[Attribute, int] = {}
+    by_id = {
+        key: by_type.setdefault(kind, len(by_type))
+        for key, kind in {id(kind): kind for kind in types}.items()
+    }
+    return [by_id[id(kind)] for kind in types]
 
 
 def value_bytes(value: SSAValue) -> int:

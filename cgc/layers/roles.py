@@ -26,21 +26,21 @@ _INFINITE = np.iinfo(np.int32).max
 class Role(Enum):
     """Where an op is computed with weight streaming."""
 
-    REPEATED = auto()
+    DUPLICATED = auto()
     """In every layer that reads it: it depends on constants, only on weights, or only on the batch."""
     CONTROL = auto()
     """Once before a step: small values of schedules and scales."""
     FORWARD = auto()
     """In the forward part of a layer."""
     PENALTY = auto()
-    """In the forward part as well: a small value of weights only."""
+    """In the forward part as well: a regularization term, which is a small value of weights only."""
     BACKWARD = auto()
     """In the backward part of a layer."""
     UPDATE = auto()
     """At MemoryX, after the gradients have arrived."""
 
 
-_BEFORE_LAYERS = (Role.REPEATED, Role.CONTROL)
+_BEFORE_LAYERS = (Role.DUPLICATED, Role.CONTROL)
 _CONTROL, _WEIGHT, _DATA, _OPTIMIZER = 1, 2, 4, 8
 
 
@@ -52,54 +52,48 @@ def roles(graph: StepGraph) -> list[Role]:
     else:
         # Ops that MemoryX has to compute, because they depend on state that never leaves it.
         updated = update_side(graph, frozenset(op for op, kinds in enumerate(depends) if kinds & _OPTIMIZER))
-    found: list[Role] = []
+    op_roles: list[Role] = []
     for op in range(len(graph.operands)):
-        is_early = all(found[producer] in _BEFORE_LAYERS for producer in graph.producers(op))
-        found.append(_role(graph, op, depends, updated, is_early))
-    return found
+        is_early = all(op_roles[producer] in _BEFORE_LAYERS for producer in graph.producers(op))
+        op_roles.append(_role(graph, op, depends, updated, is_early))
+    return op_roles
 
 
 def dependencies(graph: StepGraph) -> list[int]:
     """Return for every op the kinds of arguments that it depends on, as bits."""
-    of_value = {value: _argument_kind(graph, value) for value in (*graph.state, *graph.inputs)}
-    of_value.update(dict.fromkeys(graph.whole_inputs, 0))
+    value_kinds = dict.fromkeys(graph.inputs, _DATA) | dict.fromkeys(graph.whole_inputs, 0)
+    for value in graph.state:
+        large = _OPTIMIZER if value in graph.optimizer_state else _WEIGHT
+        value_kinds[value] = _CONTROL if graph.is_small(value) else large
     if graph.number is not None:
-        of_value[graph.number] = _DATA
-    found = []
+        value_kinds[graph.number] = _DATA
+    op_kinds = []
     for op, read in enumerate(graph.operands):
         kinds = 0
         for value in read:
-            kinds |= of_value[value]
-        of_value.update(dict.fromkeys(graph.results[op], kinds))
-        found.append(kinds)
-    return found
-
-
-def _argument_kind(graph: StepGraph, value: int) -> int:
-    if value in graph.inputs:
-        return _DATA
-    if graph.is_small(value):
-        return _CONTROL
-    return _OPTIMIZER if value in graph.optimizer_state else _WEIGHT
+            kinds |= value_kinds[value]
+        value_kinds.update(dict.fromkeys(graph.results[op], kinds))
+        op_kinds.append(kinds)
+    return op_kinds
 
 
 def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int], is_early: bool) -> Role:
-    """Return the role of an op from its dependences, its size and its pass."""
-    kinds, small = depends[op], graph.makes_small(op)
+    """Return the role of an op from its dependencies, its size and its pass."""
+    kinds, is_small = depends[op], graph.has_small_results(op)
     # Optimizer state never leaves MemoryX; schedules and constants are needed on both sides.
     if (op in updated and kinds not in (0, _CONTROL)) or kinds & _OPTIMIZER:
         return Role.UPDATE
     if kinds == 0:
-        return Role.REPEATED
-    if kinds == _CONTROL and small and is_early:
+        return Role.DUPLICATED
+    if kinds == _CONTROL and is_small and is_early:
         return Role.CONTROL
-    # An op of weights only, such as a cast, is cheaper to repeat than to send.
-    flows = bool(kinds & _DATA and kinds & (_WEIGHT | _CONTROL))
+    # An op of weights only, such as a cast, is cheaper to duplicate than to send.
+    mixes = bool(kinds & _DATA and kinds & (_WEIGHT | _CONTROL))
     if op not in graph.forward:
-        return Role.BACKWARD if flows else Role.REPEATED
-    if flows or kinds == _CONTROL:
+        return Role.BACKWARD if mixes else Role.DUPLICATED
+    if mixes or kinds == _CONTROL:
         return Role.FORWARD
-    return Role.PENALTY if small and not kinds & _DATA else Role.REPEATED
+    return Role.PENALTY if is_small and not kinds & _DATA else Role.DUPLICATED
 
 
 class Reads:
@@ -107,10 +101,10 @@ class Reads:
 
     def __init__(self, graph: StepGraph, op_roles: Sequence[Role]) -> None:
         self._graph = graph
-        self._repeated_reads: dict[int, frozenset[int]] = {}
+        self._duplicated_reads: dict[int, frozenset[int]] = {}
         for op, role in enumerate(op_roles):  # in order: the operands of an op are known
-            if role is Role.REPEATED:
-                self._repeated_reads[op] = self.values(op)
+            if role is Role.DUPLICATED:
+                self._duplicated_reads[op] = self.values(op)
 
     def values(self, op: int) -> frozenset[int]:
         """Return the arguments that an op reads, and the values of ops that are computed once."""
@@ -118,9 +112,9 @@ class Reads:
 
     def _sources(self, value: int) -> frozenset[int]:
         producer = self._graph.producer.get(value)
-        if producer is None or producer not in self._repeated_reads:
+        if producer is None or producer not in self._duplicated_reads:
             return frozenset((value,))
-        return self._repeated_reads[producer]
+        return self._duplicated_reads[producer]
 
     def weights(self, op: int) -> frozenset[int]:
         """Return the state that an op reads and that comes with a layer."""
@@ -141,8 +135,9 @@ def update_side(graph: StepGraph, fixed: frozenset[int]) -> frozenset[int]:
     backward = [op for op in range(len(graph.operands)) if op not in graph.forward]
     sources = graph.ancestors(op for op in backward if op in graph.contractions and op not in after)
     network = _Network(graph, sources | graph.forward, after)
-    network.read_by(backward)
-    network.end_in(graph.replacements.values())
+    network.add_reads(backward)
+    for value in graph.replacements.values():
+        network.add_read(value, _SINK)
     before = network.cut() | sources
     return frozenset(op for op in backward if op not in before)
 
@@ -158,44 +153,39 @@ class _Network:
         self._graph = graph
         self._fixed = dict.fromkeys(before, _SOURCE) | dict.fromkeys(after, _SINK)
         self._capacity: dict[tuple[int, int], int] = {}
-        self._open: list[int] = []
-        self._first_value = 2 + len(graph.operands)
+        self._movable: list[int] = []
+        self._first_value_node = 2 + len(graph.operands)
 
-    def read_by(self, ops: Iterable[int]) -> None:
-        """Add the values that these ops read, which have to be where the ops are."""
+    def add_reads(self, ops: Iterable[int]) -> None:
+        """Add the reads of ops: the values have to be on the side of the op."""
         for op in ops:
             node = self._fixed.get(op, 2 + op)
             if node == _SOURCE:
                 continue
             if node != _SINK:
-                self._open.append(op)
+                self._movable.append(op)
             for value in self._graph.operands[op]:
-                self._read(value, node)
+                self.add_read(value, node)
 
-    def end_in(self, values: Iterable[int]) -> None:
-        """Add values that MemoryX needs."""
-        for value in values:
-            self._read(value, _SINK)
-
-    def _read(self, value: int, node: int) -> None:
-        """Add the reading of a value by a node; its bytes count once for all readers."""
+    def add_read(self, value: int, node: int) -> None:
+        """Add the read of a value by a node; its bytes count once for all its users."""
         # State is at MemoryX already, and small values cost nothing.
         if value in self._graph.state:
             return
-        made = self._graph.producer.get(value)
-        entering = _SOURCE if made is None else self._fixed.get(made, 2 + made)
-        if entering == _SINK:
+        producer = self._graph.producer.get(value)
+        producer_node = _SOURCE if producer is None else self._fixed.get(producer, 2 + producer)
+        if producer_node == _SINK:
             return
-        leaving = self._first_value + value
+        value_node = self._first_value_node + value
         cost = 0 if self._graph.is_small(value) else -(-self._graph.size_bytes[value] // _UNIT_BYTES)
-        self._capacity.setdefault((entering, leaving), cost)
-        self._capacity[leaving, node] = _INFINITE
-        if node != _SINK and entering != _SOURCE:
-            self._capacity[node, entering] = _INFINITE
+        self._capacity.setdefault((producer_node, value_node), cost)
+        self._capacity[value_node, node] = _INFINITE
+        if node != _SINK and producer_node != _SOURCE:
+            self._capacity[node, producer_node] = _INFINITE
 
     def cut(self) -> frozenset[int]:
         """Return the ops before the cheapest cut, except those of a fixed side."""
-        size = self._first_value + len(self._graph.size_bytes)
+        size = self._first_value_node + len(self._graph.size_bytes)
         rows, columns = zip(*self._capacity, strict=True) if self._capacity else ((), ())
         capacity = csr_array(
             (np.fromiter(self._capacity.values(), np.int32), (rows, columns)), shape=(size, size)
@@ -204,4 +194,4 @@ class _Network:
         residual = csr_array(capacity - flow)
         residual.eliminate_zeros()
         reached = set(breadth_first_order(residual, _SOURCE, return_predecessors=False).tolist())
-        return frozenset(op for op in self._open if 2 + op in reached)
+        return frozenset(op for op in self._movable if 2 + op in reached)

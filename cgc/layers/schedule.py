@@ -159,7 +159,7 @@ class _Scheduler:
         return self._piece_texts[key]
 
     def _is_update(self, op: int) -> bool:
-        return op in self._large_updates or self._cut.roles[op] is Role.REPEATED
+        return op in self._large_updates or self._cut.roles[op] is Role.DUPLICATED
 
     def _round(self, plan: UpdateRound) -> Round:
         partial = [
@@ -175,7 +175,7 @@ class _Scheduler:
         return frozenset(
             op
             for op, role in enumerate(self._cut.roles)
-            if role is Role.UPDATE and not self._graph.makes_small(op)
+            if role is Role.UPDATE and not self._graph.has_small_results(op)
         )
 
     def _results(self, ops: frozenset[int], inside: frozenset[int]) -> list[int]:
@@ -194,14 +194,16 @@ class _Scheduler:
             value
             for value in dict.fromkeys((*graph.outputs, *graph.replacements.values()))
             if value not in graph.state
-            and ((made := graph.producer.get(value)) is None or self._cut.roles[made] is Role.REPEATED)
+            and ((made := graph.producer.get(value)) is None or self._cut.roles[made] is Role.DUPLICATED)
         ]
 
     def _call(self, inside: frozenset[int], results: Sequence[int]) -> Call | None:
         """Return a call that computes some results, or None for no results."""
         if not results:
             return None
-        part = function(self._graph, lambda op: op in inside or self._cut.roles[op] is Role.REPEATED, results)
+        part = function(
+            self._graph, lambda op: op in inside or self._cut.roles[op] is Role.DUPLICATED, results
+        )
         number = self._function(structure(part, self._graph), part)
         keys = tuple([self._keys[op.seed, op.op_seed] for op in random_ops(part, self._ops)])
         return Call(number, part.arguments, keys, part.results)
@@ -288,11 +290,11 @@ class _Planner:
         for op, role in enumerate(self._roles):
             if role is not Role.UPDATE:
                 continue
-            is_joined = self._graph.makes_small(op) and not self._reads_large(op)
+            is_joined = self._graph.has_small_results(op) and not self._reads_large(op)
             ready[op] = max(
                 (self._ready(ready, near, is_joined) for near in self._graph.producers(op)), default=0
             )
-            if self._graph.makes_small(op):
+            if self._graph.has_small_results(op):
                 found[op] = ready[op]
         return found
 
@@ -300,7 +302,7 @@ class _Planner:
         """Return first round where the results of an op can be read; others read a small one in the next."""
         if producer not in ready:
             return 0
-        return ready[producer] + (1 if self._graph.makes_small(producer) and not is_joined else 0)
+        return ready[producer] + (1 if self._graph.has_small_results(producer) and not is_joined else 0)
 
     def _layer(self, op: int) -> int:
         """Return layer whose gradients arrive last of those an op needs, else the first to read its state."""
@@ -324,7 +326,7 @@ class _Planner:
             seen.add(value)
             producer = self._graph.producer.get(value)
             if producer is not None and (
-                self._is_large_update(value) or self._roles[producer] is Role.REPEATED
+                self._is_large_update(value) or self._roles[producer] is Role.DUPLICATED
             ):
                 pending += self._graph.operands[producer]
             else:
@@ -348,5 +350,5 @@ class _Planner:
         return (
             producer is not None
             and self._roles[producer] is Role.UPDATE
-            and not self._graph.makes_small(producer)
+            and not self._graph.has_small_results(producer)
         )

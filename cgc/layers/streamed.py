@@ -167,7 +167,7 @@ def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
     ]
     if not wanted:
         return None
-    part = function(graph, lambda op: op in inside or roles[op] is Role.REPEATED, wanted)
+    part = function(graph, lambda op: op in inside or roles[op] is Role.DUPLICATED, wanted)
     forward = frozenset(position for position, op in enumerate(part.ops) if op in graph.forward)
     values = step.program.values
     module = part_module(part, graph, step.program.ops, values, step.program.function)

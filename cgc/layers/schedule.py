@@ -17,9 +17,9 @@ from cgc.cirh.text import print_module
 from cgc.cirh.types import dtype_name, tensor_of
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut
-from cgc.layers.functions import Function, function, random_ops, structure
+from cgc.layers.functions import Function, extract_function, random_ops, structure_key
 from cgc.layers.micro_batches import MicroStep
-from cgc.layers.pieces import SweptUpdates, find_swept_updates, piece_module
+from cgc.layers.pieces import SweptUpdates, build_piece_module, find_swept_updates
 from cgc.layers.roles import Reads, Role
 from cgc.lowering.random import op_keys
 from cs_toolkit.layered_step import Call, LayerCalls, MicroBatches, Round, Schedule, Sweep
@@ -151,10 +151,10 @@ class _Scheduler:
     def _piece_text(self, part: Function) -> str | None:
         """Return the text of a part in pieces, made once for parts of one structure."""
         random = [op.op_seed for op in random_ops(part, self._ops)]
-        key = structure(part, self._graph), part.weights, *random
+        key = structure_key(part, self._graph), part.weights, *random
         if key not in self._piece_texts:
             values, like = self._program.values, self._program.function
-            module = piece_module(part, self._graph, self._ops, values, like)
+            module = build_piece_module(part, self._graph, self._ops, values, like)
             self._piece_texts[key] = None if module is None else print_module(module)
         return self._piece_texts[key]
 
@@ -201,10 +201,10 @@ class _Scheduler:
         """Return a call that computes some results, or None for no results."""
         if not results:
             return None
-        part = function(
+        part = extract_function(
             self._graph, lambda op: op in inside or self._cut.roles[op] is Role.DUPLICATED, results
         )
-        number = self._function(structure(part, self._graph), part)
+        number = self._function(structure_key(part, self._graph), part)
         keys = tuple([self._keys[op.seed, op.op_seed] for op in random_ops(part, self._ops)])
         return Call(number, part.arguments, keys, part.results)
 

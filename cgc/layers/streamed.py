@@ -17,10 +17,10 @@ from cgc.cirh.ops import L2NormOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.program import PartOfStep, Program, elements
 from cgc.layers.cut import Cut, cut
-from cgc.layers.functions import Function, function, part_module
+from cgc.layers.functions import Function, build_part_module, extract_function
 from cgc.layers.graph import StepGraph, step_graph
 from cgc.layers.micro_batches import MicroStep, micro_step
-from cgc.layers.pieces import piece_module
+from cgc.layers.pieces import build_piece_module
 from cgc.layers.roles import Role
 from cgc.layers.schedule import schedule
 from cs_toolkit.layered_step import Schedule
@@ -94,8 +94,8 @@ def _schedule(
     scheduled = schedule(found, program, recomputed, micro)
 
     def build(part: Function) -> ModuleOp:
-        pieces = piece_module(part, found.graph, program.ops, values, like) if part.in_pieces else None
-        return pieces or part_module(part, found.graph, program.ops, values, like)
+        pieces = build_piece_module(part, found.graph, program.ops, values, like) if part.in_pieces else None
+        return pieces or build_part_module(part, found.graph, program.ops, values, like)
 
     modules = tuple(map(build, scheduled.functions))
     return StreamedStep(module, program, found, scheduled.schedule, scheduled.functions, modules, micro)
@@ -167,10 +167,10 @@ def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
     ]
     if not wanted:
         return None
-    part = function(graph, lambda op: op in inside or roles[op] is Role.DUPLICATED, wanted)
+    part = extract_function(graph, lambda op: op in inside or roles[op] is Role.DUPLICATED, wanted)
     forward = frozenset(position for position, op in enumerate(part.ops) if op in graph.forward)
     values = step.program.values
-    module = part_module(part, graph, step.program.ops, values, step.program.function)
+    module = build_part_module(part, graph, step.program.ops, values, step.program.function)
     gradients = {
         position: part.results.index(made)
         for position, weight in enumerate(part.arguments[: part.weights])

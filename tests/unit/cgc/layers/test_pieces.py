@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cgc.layers.pieces import LEAST_ELEMENTS, PIECE_ELEMENTS
+from cgc.layers.pieces import MIN_ELEMENTS, PIECE_ELEMENTS
 from cgc.passes.pipeline import run_pipeline
 from tests.programs.pytorch.residual_stack import Step, Update, updated_step
 
@@ -60,7 +60,7 @@ def test_only_updates_whose_elements_do_not_mix_are_swept(update: Update, is_swe
 def test_truth_values_of_a_vector_may_be_small_where_its_numbers_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cgc.layers.pieces.LEAST_ELEMENTS", 1)
+    monkeypatch.setattr("cgc.layers.pieces.MIN_ELEMENTS", 1)
     step = linear_step(skipped, width=32)
     cut = cut_step(step.module)
     swept = {number for sweep in cut.schedule.sweeps() for number in sweep.results}
@@ -81,5 +81,5 @@ def test_tensors_of_all_shapes_have_one_function() -> None:
 
 def test_a_few_elements_are_computed_whole() -> None:
     width = 32
-    assert 2 * width * width < LEAST_ELEMENTS
+    assert 2 * width * width < MIN_ELEMENTS
     assert not list(cut_step(linear_step(scaled, width, layers=1).module).schedule.sweeps())

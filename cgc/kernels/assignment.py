@@ -1,4 +1,4 @@
-"""Kernel families, and the assignment of ops to kernels that their match rules fill."""
+"""Kernel families, and the assignment of ops to kernels by the match rules of the families."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ Rule = Callable[["Assignment"], None]
 
 _T = TypeVar("_T")
 
-# Ops that do not count as neighbors, since they have no work.
+# Ops without work: the next op that works is the neighbor.
 _NOT_NEIGHBORS = FREE | RELABELS
 
 _GRADIENT_SOURCES = ops_where(lambda op: op.TRAITS.ends_update)
 
-# Activations that the lines after the core compute. GELU has its own kernel, as in published reports.
+# Activations that a matrix product kernel computes in the lines after its core. GELU has a separate kernel,
+# as in published reports.
 ACTIVATIONS = ops_where(lambda op: op.TRAITS.activation) - {ops.GeluOp}
 
 GRADIENTS = ops_where(
@@ -60,22 +61,22 @@ class Family:
     Attributes:
         name: value of `Kernel.family`.
         doc: one line about its kernels.
-        match: the rule that opens its kernels; None where the loop nests of generated kernels select the
-            family.
+        match: the rule that opens its kernels; None for families that are selected by the loop nests of
+            generated kernels.
         cost: returns all layouts of a kernel from its parameters.
         parameters: the keys that `cost` reads.
         optional: keys that `cost` reads if they are given.
         figures: returns the parameters of a group, except those that all families have (`batch`,
             `stash_bytes`, `resident_bytes`) and those of images.
         rows: returns the rows of a sample that stream through a kernel sequentially.
-        delay: returns the samples that a kernel holds back; None for one of its rows.
+        delay: returns the samples that a kernel holds back; None if it holds back one of its rows.
         has_images: lines of images stream through its kernels.
-        keeps_samples: the kernel stores the operands of its backward ops; else neighbors with weights do.
-        computes_again: its results are recomputed for the gradient, from its operands.
-        takes_layer: unmatched ops of a kernel's layer join the kernel.
+        stores_operands: its kernels store the operands of their backward ops; else neighbors with weights do.
+        recomputes_results: its results are recomputed from its operands for the gradient.
+        absorbs_layer: unmatched ops of a kernel's layer join the kernel.
         label: returns the name of a group in reports.
         naming: the rest of the name.
-        fastest: sentence about the limit of the fastest layout; a template with the kernel's parameters.
+        fastest: sentence on the limit of the fastest layout; a template for the kernel's parameters.
     """
 
     name: str
@@ -89,9 +90,9 @@ class Family:
     optional: frozenset[str] = frozenset()
     delay: Callable[[Group], float | None] = lambda _group: None
     has_images: bool = False
-    keeps_samples: bool = True
-    computes_again: bool = False
-    takes_layer: bool = False
+    stores_operands: bool = True
+    recomputes_results: bool = False
+    absorbs_layer: bool = False
     label: Callable[[Program, Group], str] = _family_name
     naming: Naming = Naming.NUMBERED
 
@@ -101,12 +102,12 @@ class Group:
     """A kernel under construction.
 
     Attributes:
-        family: its family; `generate_all` decides that of a generated kernel.
+        family: of the kernel; `generate_all` sets that of a generated kernel.
         anchor: position of the op that the kernel is named after.
         members: positions of its ops.
-        updates: members that run once a step to update state.
-        generated: no rule of the library matched it.
-        sizes: arguments of the cost function that only its rule knows.
+        updates: members that run once a step, to update state.
+        generated: no rule of the kernel library matched.
+        sizes: arguments of the cost function that its rule computes.
     """
 
     family: Family
@@ -118,7 +119,7 @@ class Group:
 
 
 class Assignment:
-    """The owner of every op; an op is assigned at most once."""
+    """The kernel of every op; an op is assigned at most once."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -157,21 +158,23 @@ class Assignment:
         return [index for index, owner in enumerate(self._owner) if owner is None]
 
     def is_isolated(self, index: int, others: Collection[int] = ()) -> bool:
-        """Return True if an op's neighbors all have kernels or are among `others`; casts and such do not
-        count."""
+        """Return True if all neighbors of an op have kernels or are among `others`.
+
+        Ops without work, such as casts, are no neighbors: the search continues through them.
+        """
         pending, seen = [index], {index}
         while pending:
-            at = pending.pop()
-            for near in (*self.program.producers(at), *self.program.user_indices(at)):
-                if near in seen:
+            current = pending.pop()
+            for neighbor in (*self.program.producers(current), *self.program.user_indices(current)):
+                if neighbor in seen:
                     continue
-                seen.add(near)
-                if self._owner[near] is not None or near in others:
+                seen.add(neighbor)
+                if self._owner[neighbor] is not None or neighbor in others:
                     continue
-                if self.program.kinds[near] not in _NOT_NEIGHBORS:
+                if self.program.kinds[neighbor] not in _NOT_NEIGHBORS:
                     return False
-                if near not in self.program.constant:
-                    pending.append(near)
+                if neighbor not in self.program.constant:
+                    pending.append(neighbor)
         return True
 
     def claim_update(self, group: Group, state: SSAValue) -> None:
@@ -182,11 +185,9 @@ class Assignment:
 
 
 def update_region(program: Program, state: SSAValue) -> list[int]:
-    """Return the ops that compute the new value of a state tensor, back to the op that makes the gradient.
+    """Return the ops that compute the new value of a state tensor, without those of its gradient.
 
-    The optimizer's state (same size, read by these ops) is followed as well. Where only some rows are
-    updated, or have gradients, the ops on these rows belong to it, and the op that finds the distinct ones.
-    Scalars do not.
+    The ops that update the optimizer's state of the tensor are included, ops on scalars are not.
 
     Returns:
         Positions, ascending; empty if the step does not replace the state.
@@ -201,6 +202,7 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
         value = pending.pop()
         index = program.producer(value)
         if index is None:
+            # Optimizer state that the update reads: its new value is part of the update.
             if value in program.replacements and value not in followed:
                 followed.add(value)
                 pending.append(program.replacements[value])
@@ -208,6 +210,8 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
         if index in found or elements(value) not in sizes or value in program.per_sample_values:
             continue
         found.add(index)
+        # If only some rows are updated or have gradients, ops on these rows belong to the update as well, and
+        # the op that finds the distinct rows.
         if program.kinds[index] is ops.ScatterOp:
             _, indices, updates = program.ops[index].operands
             sizes |= {elements(indices), elements(updates)} - {0, 1}
@@ -218,11 +222,12 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
 
 
 def _update_operands(program: Program, index: int) -> list[SSAValue]:
-    """Return the operands of an update's op that belong to the update themselves."""
+    """Return the operands of an op of an update that may belong to the update."""
     operands = list(program.ops[index].operands)
     if program.kinds[index] not in _GRADIENT_SOURCES:
         return operands
-    # Rows of equal index are summed: finding these indices is part of the update, computing the rows is not.
+    # The gradient of a table sums rows of equal index. Finding these indices is part of the update, computing
+    # the rows is not.
     return operands[:1] if program.kinds[index] is ops.ScatterNdOp else []
 
 
@@ -242,7 +247,7 @@ def weight_operand(assignment: Assignment, index: int) -> int | None:
 
 
 def claim_products(assignment: Assignment, group: Group, weights: SSAValue, product: type[CirhOp]) -> None:
-    """Claim the products with the same weights, as for the delta, and casts and transposes of weights."""
+    """Claim all products with given weights, such as the input gradient, and casts and transposes."""
     program = assignment.program
     pending = program.users(weights)
     while pending:
@@ -254,7 +259,7 @@ def claim_products(assignment: Assignment, group: Group, weights: SSAValue, prod
 
 
 def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSAValue]:
-    """Claim reshapes, casts, bias and one activation that follow the product.
+    """Claim the reshapes, casts, bias and one activation after a product, and the activation's gradient.
 
     Returns:
         The bias tensors.
@@ -267,8 +272,8 @@ def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSA
         bias = _bias(assignment, following) if with_bias else None
         if bias is not None and assignment.is_free(following):
             biases.append(bias[0])
-            for on_the_way in bias[1]:
-                assignment.claim(group, on_the_way)
+            for path_op in bias[1]:
+                assignment.claim(group, path_op)
         elif not (kind in RELABELS or is_last) or not assignment.is_free(following):
             break
         assignment.claim(group, following)
@@ -283,7 +288,7 @@ def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSA
 
 
 def _bias(assignment: Assignment, index: int) -> tuple[SSAValue, list[int]] | None:
-    """Return the state tensor that an op adds to its other operand, and the ops that broadcast it."""
+    """Return the bias that an op adds to its other operand, and the ops that broadcast it."""
     program = assignment.program
     for operand in reversed(list(program.ops[index].operands)):
         value, path = program.origin_through_broadcast(operand)
@@ -292,11 +297,11 @@ def _bias(assignment: Assignment, index: int) -> tuple[SSAValue, list[int]] | No
     return None
 
 
-def constant_shaped(program: Program, index: int) -> bool:
-    """Return True if an op only broadcasts a smaller or constant value, such as a mask of several layers."""
+def is_broadcast_or_constant(program: Program, index: int) -> bool:
+    """Return True if an op only broadcasts a value or is constant, such as a mask of several layers."""
     return program.kinds[index] in (ops.BroadcastInDimOp, ops.ConstOp) or index in program.constant
 
 
 def _activation(op: CirhOp) -> type[CirhOp]:
-    """Return the activation that an op is, or includes; the op's class if it is another op."""
+    """Return the activation that an op computes last; the class of the op for other ops."""
     return op.activation if isinstance(op, CompositeOp) else type(op)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Kernels of little work are offered layouts with room for the activations of this many samples.
-SAMPLES_OFFERED = 32
+# Every kernel has layouts with room for the activations of this many samples, even if it has little work.
+MIN_STASHED_SAMPLES = 32
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Configuration:
 class Configurations:
     """All layouts of a kernel, one per array element; fields as in `Configuration`.
 
-    Memory excludes activations of samples in flight: their number is known only when the pipeline is placed.
-    They are stored wherever the rectangle has room.
+    Memory excludes the activations of samples in flight, whose number is known only when the pipeline is
+    placed. Activations are stored wherever the rectangle has room.
 
     Attributes:
         reserve: share of a layout's cycle budget that compute may take; 1 for all of it.
@@ -89,11 +89,11 @@ class Configurations:
 
     @cached_property
     def cycles(self) -> Ints:
-        """Cycles per sample that every layout is chosen for: compute with the reserve, or transmission."""
-        # The layout that computes fastest needs no reserve: more cycles per sample would not give it one.
-        least = self.compute_cycles.min(initial=1 << 62)
+        """Cycles per sample by which layouts are chosen: compute with the reserve, or transmission."""
+        # No reserve for the layout with the fastest compute, since no other layout could be chosen instead.
+        fastest = self.compute_cycles.min(initial=1 << 62)
         with_reserve = np.ceil(self.compute_cycles / self.reserve).astype(np.int64)
-        compute = np.where(self.compute_cycles == least, self.compute_cycles, with_reserve)
+        compute = np.where(self.compute_cycles == fastest, self.compute_cycles, with_reserve)
         return np.maximum(compute, self.transmission_cycles)
 
     @cached_property
@@ -102,7 +102,7 @@ class Configurations:
         return self.width * self.height
 
     @cached_property
-    def by_pace(self) -> Ints:
+    def by_cycles(self) -> Ints:
         """Indices of the layouts by ascending cycles; the order of equal ones is undefined."""
         return np.argsort(self.cycles)
 
@@ -128,7 +128,7 @@ class Configurations:
 
 
 def pool_memory(working: Floats, held: Floats, area: Ints) -> tuple[Ints, Ints]:
-    """Return the bytes of the fullest PE and of all PEs, if some of the data may be stored on any PE.
+    """Return the bytes of the fullest PE and of all PEs, where some data may be stored on any PE.
 
     Args:
         working: bytes that the fullest PE must hold itself.
@@ -151,11 +151,10 @@ def ceil_div(amount: int, parts: Ints) -> Ints:
 
 
 def useful_splits(size: int) -> Ints:
-    """Return the split counts of `size` that matter: for every possible largest part the fewest parts,
-    ascending.
+    """Return the useful numbers of parts to split `size` into, ascending.
 
-    There are about 2 * sqrt(size) of them. No smaller count has the same largest part, and larger ones only
-    leave PEs idle.
+    For every possible size of the largest part, this is the smallest number of parts; more parts only leave
+    PEs idle. There are about 2 * sqrt(size) such numbers.
     """
     small = np.arange(1, min(size, int(np.sqrt(size)) + 1) + 1, dtype=np.int64)
     return np.unique(np.concatenate([ceil_div(size, small), ceil_div(size, ceil_div(size, small))]))
@@ -168,14 +167,14 @@ def line_ladder(limit: int) -> Ints:
     return lengths[lengths <= limit].astype(np.int64)
 
 
-def with_copies(width: Ints, height: Ints, most: int) -> tuple[Ints, Ints, Ints]:
-    """Return widths, heights and copies: one of every layout, and up to `most` of those of one line."""
+def with_copies(width: Ints, height: Ints, max_copies: int) -> tuple[Ints, Ints, Ints]:
+    """Return widths, heights and copies: one of every layout, up to `max_copies` of those of one line."""
     flat = width[height == 1]
-    copies = line_ladder(most)[1:]
-    across, times = (grid.ravel() for grid in np.meshgrid(flat, copies, indexing="ij"))
+    copies = line_ladder(max_copies)[1:]
+    widths, counts = (grid.ravel() for grid in np.meshgrid(flat, copies, indexing="ij"))
     ones = np.ones_like(width)
     return (
-        np.concatenate([width, across]),
-        np.concatenate([height, np.ones_like(across)]),
-        np.concatenate([ones, times]),
+        np.concatenate([width, widths]),
+        np.concatenate([height, np.ones_like(widths)]),
+        np.concatenate([ones, counts]),
     )

@@ -1,8 +1,8 @@
 """Cost formulas that all kernels share: a row on one PE of a matrix product, and lines of images on a stream.
 
-The lines of an image go over a stream sequentially. A stream has lanes for every group of elements of
-a line, so that a long line takes no longer than one full group. Copies of a kernel share the lines and do not
-shorten that: all of them receive the same stream.
+The lines of an image follow each other on a stream. A stream has lanes for every group of elements of a line,
+so that a long line takes no longer than one full group. Copies of a kernel receive the same stream, so they
+do not shorten its time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def tile_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
 
 
 def line_tile_cycles(tile_in: Ints, tile_out: Ints, line: int) -> Floats:
-    """Return the compute cycles of an image position over a tile in all three passes, vectors along the
-    line."""
+    """Return the compute cycles of an image position over a tile, vectors along the line, three passes."""
     # Four positions of a line are multiplied at once.
     lanes = 4 * math.ceil(line / 4) / line
     tile: Floats = (tile_in * tile_out).astype(np.float64)
@@ -47,8 +46,7 @@ def line_tile_cycles(tile_in: Ints, tile_out: Ints, line: int) -> Floats:
 
 
 def tile_wire_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
-    """Return the transmission cycles of a row of 16-bit elements over a tile, in three passes, without
-    start."""
+    """Return the transmission cycles of a row of 16-bit elements over a tile, three passes, without start."""
     cycles: Floats = (
         coefficient("matmul_wire_weight") * tile_in * tile_out
         + coefficient("matmul_wire_input") * tile_in
@@ -58,7 +56,7 @@ def tile_wire_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
 
 
 def pass_share(parameters: Mapping[str, int]) -> float:
-    """Return the passes of a kernel as a share of the three that the formulas count."""
+    """Return the passes of a kernel as a share of the three passes of the formulas."""
     return parameters["passes"] / coefficient("matmul_passes")
 
 
@@ -68,7 +66,7 @@ def width_factor(parameters: Mapping[str, int]) -> float:
 
 
 def image_lines(shape: Sequence[int], batch: int) -> dict[str, int]:
-    """Return the parameters `LINES` of a tensor [samples, ..., height, width, channels]; empty for others."""
+    """Return the parameters `LINES` of a tensor [samples, ..., height, width, channels]; {} for others."""
     elements = math.prod(shape[-2:])
     if len(shape) < _IMAGE_RANK or not math.prod(shape):
         return {}
@@ -93,5 +91,5 @@ def reserve(parameters: Mapping[str, int], without_lines: float = 1.0) -> float:
 
 
 def _group_cycles(elements: float) -> float:
-    """Return the cycles of the 16-bit elements of a line: those of the fullest group of lanes."""
+    """Return the cycles of the 16-bit elements of a line: those of its largest group."""
     return min(elements, coefficient("stream_group")) / coefficient("stream_lanes")

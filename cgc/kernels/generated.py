@@ -1,7 +1,7 @@
-"""Generated kernels: when and where the iterations of their loop nests run.
+"""Generated kernels: loop nests scheduled in time and space.
 
-Samples and the rows of a sample stream through a kernel sequentially: the loops over them run in time. The
-other loops are spread over the rectangle of PEs.
+Samples and the rows of a sample stream through a kernel sequentially: loops over them run in time. Other
+loops are spread over the rectangle of PEs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ class GeneratedKernel:
 
     Attributes:
         program: the nests.
-        samples: tensors (positions in `program.values`) that enter or leave and whose first dimension counts
-            samples.
+        samples: inputs and outputs whose first dimension counts samples, as positions in `program.values`.
         resident: tensors that stay in the kernel: state and constants.
         batch: samples of a step.
         replicas: copies of the kernel that share the samples; each does the work that is done once a step.
@@ -40,7 +39,7 @@ class GeneratedKernel:
 
     @property
     def step_share(self) -> float:
-        """The share of one sample in work that is done once a step."""
+        """The part of work done once a step that counts for one sample."""
         return self.replicas / self.batch
 
     def enters(self, value: int) -> bool:
@@ -67,7 +66,7 @@ class GeneratedKernel:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedNest:
     """A nest with its loops in time.
 
     Attributes:
@@ -87,7 +86,7 @@ class Timed:
 
     @property
     def spatial(self) -> tuple[int, ...]:
-        """Loops to spread, the best first: free ones before carried ones, long ones before short ones."""
+        """Loops to spread over PEs, in order of preference: parallel before carried, long before short."""
         loops = [loop for loop, n in enumerate(self.nest.extents) if loop not in self.time and n > 1]
         return tuple(sorted(loops, key=lambda loop: (loop in self.nest.carried, -self.nest.extents[loop])))
 
@@ -102,13 +101,13 @@ class Timed:
         return math.prod(self.nest.extents[loop] for loop in self.spatial)
 
 
-def schedule_nests(kernel: GeneratedKernel) -> Iterator[Timed]:
-    """Yield all nests in order with their loops over samples, known from the tensors that hold samples."""
+def schedule_nests(kernel: GeneratedKernel) -> Iterator[TimedNest]:
+    """Yield all nests in order, with their loops over samples and rows."""
     known = set(kernel.samples)
     for nest in kernel.program.nests:
         sample = _sample_loop(nest, known, kernel.batch)
         if sample is None:
-            yield Timed(nest, frozenset(), kernel.step_share)
+            yield TimedNest(nest, frozenset(), kernel.step_share)
             continue
         known |= {
             access.value
@@ -116,14 +115,14 @@ def schedule_nests(kernel: GeneratedKernel) -> Iterator[Timed]:
             if access.writes and (access.map is None or sample in _loops_of(access.map, 0))
         }
         time = {sample, *_row_loops(nest, known, sample)}
-        yield Timed(nest, frozenset(time), math.prod(nest.extents[loop] for loop in time) / kernel.batch)
+        yield TimedNest(nest, frozenset(time), math.prod(nest.extents[loop] for loop in time) / kernel.batch)
 
 
 def _sample_loop(nest: LoopNest, known: set[int], batch: int) -> int | None:
-    """Return the outermost loop that indexes the samples of a tensor."""
-    makes_samples = any(kind == "random" for kind, _ in nest.work)
+    """Return the outermost loop that indexes the samples of a tensor; None without one."""
+    draws_samples = any(kind == "random" for kind, _ in nest.work)
     for access in nest.accesses:
-        if access.value not in known and not makes_samples:
+        if access.value not in known and not draws_samples:
             continue
         loops = {0} if access.map is None else _loops_of(access.map, 0)
         found = [loop for loop in sorted(loops) if loop < len(nest.extents)]
@@ -133,7 +132,7 @@ def _sample_loop(nest: LoopNest, known: set[int], batch: int) -> int | None:
 
 
 def _row_loops(nest: LoopNest, known: set[int], sample: int) -> set[int]:
-    """Return the loop over the rows of a sample: the second dimension of a tensor with three or more."""
+    """Return the loop over the rows of a sample: over dimension 1 of a tensor of rank 3 or more."""
     for access in nest.accesses:
         if access.value in known and access.map is not None and len(access.map.results) > 2:
             loops = _loops_of(access.map, 1) - {sample}
@@ -147,11 +146,11 @@ def _loops_of(mapping: AffineMap, result: int) -> set[int]:
 
 
 def loop_changes(kernel: GeneratedKernel, slowest: LoopNest) -> Iterator[tuple[str, float, GeneratedKernel]]:
-    """Yield what-if changes: text, remaining share of the activations, and the changed kernel.
+    """Yield what-if changes: text, remaining share of activation bytes, and the changed kernel.
 
     Args:
         kernel: the loops.
-        slowest: the nest of it that takes most of its time.
+        slowest: its nest with most cycles.
     """
     if any(value.element_bytes > _HALF_BYTES for value in kernel.program.values):
         program = kernel.program
@@ -160,7 +159,7 @@ def loop_changes(kernel: GeneratedKernel, slowest: LoopNest) -> Iterator[tuple[s
         )
         nests = tuple(replace(nest, wide=False) for nest in program.nests)
         yield "16-bit elements", 0.5, replace(kernel, program=replace(program, nests=nests, values=values))
-    nest = next(one for one in schedule_nests(kernel) if one.nest == slowest)
+    nest = next(timed for timed in schedule_nests(kernel) if timed.nest == slowest)
     for words, loops in (
         ("rows a sample", nest.time - nest.sample_loops),
         ("elements", nest.spatial),
@@ -177,19 +176,19 @@ def _halve(kernel: GeneratedKernel, size: int) -> GeneratedKernel:
     """Halve a size wherever it occurs, except in dimensions of samples."""
     half, program = -(-size // 2), kernel.program
 
-    def smaller(sizes: tuple[int, ...], kept: AbstractSet[int]) -> tuple[int, ...]:
-        return tuple(half if n == size and at not in kept else n for at, n in enumerate(sizes))
+    def shrink(sizes: tuple[int, ...], kept: AbstractSet[int]) -> tuple[int, ...]:
+        return tuple(half if n == size and axis not in kept else n for axis, n in enumerate(sizes))
 
     nests = tuple(
-        replace(one.nest, extents=smaller(one.nest.extents, one.sample_loops))
-        for one in schedule_nests(kernel)
+        replace(timed.nest, extents=shrink(timed.nest.extents, timed.sample_loops))
+        for timed in schedule_nests(kernel)
     )
-    values = tuple(replace(value, shape=smaller(value.shape, {0})) for value in program.values)
+    values = tuple(replace(value, shape=shrink(value.shape, {0})) for value in program.values)
     return replace(kernel, program=replace(program, nests=nests, values=values))
 
 
-def _remove(kernel: GeneratedKernel, slowest: Timed) -> GeneratedKernel:
-    """Remove a nest; its results come from another kernel."""
+def _remove(kernel: GeneratedKernel, slowest: TimedNest) -> GeneratedKernel:
+    """Remove a nest; its results become inputs of the kernel."""
     program = kernel.program
     written = {access.value for access in slowest.nest.accesses if access.writes}
     nests = tuple(nest for nest in program.nests if nest is not slowest.nest)

@@ -23,8 +23,7 @@ class Kernel:
         source: the user's line as "file:line", where known.
         generated: no rule of the kernel library matched.
         loops: loop nests of a generated kernel, which replace the cost function.
-        samples_in_flight: samples between the kernel's forward and backward pass when samples follow each
-            other as closely as the kernels allow.
+        samples_in_flight: samples between the kernel's forward and backward pass at full throughput.
         gradient_bytes: sums over the samples of a step that the kernel holds when its state is updated:
             gradients of its weights, and moments of the samples.
     """
@@ -53,8 +52,10 @@ class Kernel:
         return math.ceil(self.samples(fill) * self.parameters.get("stash_bytes", 0))
 
     def without_stash(self) -> Kernel:
-        """Return the kernel for a layer by itself: all samples pass forward before the first passes
-        backward."""
+        """Return the kernel without stashed activations, for a layer that runs by itself.
+
+        All samples of the step pass forward before the first one passes backward.
+        """
         return replace(self, parameters={**self.parameters, "stash_bytes": 0}, samples_in_flight=1.0)
 
     def of_replica(self, replicas: int) -> Kernel:
@@ -68,7 +69,7 @@ class Kernel:
 class Edge:
     """Elements that stream from one kernel to another for every sample.
 
-    Values of a step (not of a sample), such as weights, count with their share of one sample, rounded up.
+    A value of the step, such as weights, counts with 1 / batch size of its elements, rounded up.
     """
 
     src: str
@@ -113,7 +114,6 @@ class KernelGraph:
         Args:
             replicas: number of copies; a divisor of `batch_size`.
         """
-        # Edges stay as they are: the share of one sample in a value of the step is computed for the whole
-        # batch.
+        # Edges do not change: values of the step count with their share of the whole batch.
         kernels = tuple(kernel.of_replica(replicas) for kernel in self.kernels)
         return replace(self, kernels=kernels, batch_size=self.batch_size // replicas)

@@ -1,8 +1,8 @@
-"""Cost of a kernel that runs loops over the elements of a row: everything that is not a matrix product.
+"""Cost of a library kernel that runs loops over the elements of rows, such as pooling and batch norm.
 
 A row of a sample is spread over a rectangle of lanes (height) and PEs per lane (width). Rows stream through
-sequentially; each restarts the passes and the reductions. Rows do not depend on each other: copies of one
-lane may share them.
+sequentially; each of them starts the passes and reductions again. Rows do not depend on each other: copies of
+one lane may share them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from cgc.kernels.assignment import Assignment, Family, Group, Naming, Rule
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
-    SAMPLES_OFFERED,
+    MIN_STASHED_SAMPLES,
     Configurations,
     Floats,
     Ints,
@@ -25,7 +25,7 @@ from cgc.kernels.configurations import (
     with_copies,
 )
 from cgc.kernels.cost import LINES, line_cycles, reserve
-from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, loop_figures, widest_rows
+from cgc.kernels.sizing import ROW_LIMIT_TEXT, loop_figures, widest_rows
 
 PARAMETERS = frozenset(
     {
@@ -42,11 +42,11 @@ PARAMETERS = frozenset(
         "batch",  # samples of a step
     }
 )
-_LONGEST_LINE = 1024
+_MAX_LINE_LENGTH = 1024
 
 
 def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
-    """Return layouts lanes x PEs per lane, and copies of one lane, except those with more PEs than work."""
+    """Return layouts lanes x PEs per lane, and copies of one lane, without those of more PEs than work."""
     width, height, copies = _layouts(parameters)
     lane_pes = width * height
     rows = ceil_div(parameters["rows"], copies)
@@ -55,7 +55,7 @@ def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
     fixed = parameters["starts"] * coefficient("start") + parameters["reductions"] * coefficient("reduction")
     update = parameters["step_millicycles"] / parameters["batch"] / 1000
     work = parameters["work_millicycles"] / 1000
-    joined = np.where(copies > 1, parameters["reductions"] * (coefficient("reduction") + copies), 0)
+    copy_sums = np.where(copies > 1, parameters["reductions"] * (coefficient("reduction") + copies), 0)
     stream: Floats = np.ceil(np.float64(parameters["streamed_elements"]) / (height * copies))
     wide = coefficient("wide_element_factor") if parameters["element_bytes"] > 2 else 1.0
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * local
@@ -64,7 +64,7 @@ def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
         width=width,
         height=height * copies,
         compute_cycles=whole_cycles(
-            rows * fixed + (work * rows / parameters["rows"] + update) * share + joined
+            rows * fixed + (work * rows / parameters["rows"] + update) * share + copy_sums
         ),
         transmission_cycles=whole_cycles(np.maximum(wide * stream, line_cycles(parameters))),
         memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
@@ -76,10 +76,10 @@ def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
 
 
 def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
-    """Return widths, heights, copies; more PEs than pieces of a row only where their memory is needed."""
-    held = parameters["resident_bytes"] + SAMPLES_OFFERED * parameters["stash_bytes"]
+    """Return widths, heights, copies; more PEs than a row has pieces only if their memory is needed."""
+    held = parameters["resident_bytes"] + MIN_STASHED_SAMPLES * parameters["stash_bytes"]
     pieces = math.ceil(parameters["row_elements"] / coefficient("smallest_piece"))
-    ladder = line_ladder(_LONGEST_LINE)
+    ladder = line_ladder(_MAX_LINE_LENGTH)
     width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
     useful = width * height <= max(pieces, held // 1024)
     useful |= (width == 1) & (height == 1)
@@ -106,7 +106,7 @@ def loop_family(
         optional=LINES,
         figures=figures,
         rows=widest_rows,
-        fastest=ROWS_AT_THEIR_FASTEST,
+        fastest=ROW_LIMIT_TEXT,
         has_images=has_images,
         label=lambda _program, _group: label or name,
         naming=naming,

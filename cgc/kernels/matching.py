@@ -16,11 +16,11 @@ from cgc.kernels.families.grouping import generate_all
 from cgc.kernels.families.scalars import CONTROL
 from cgc.kernels.generated import GeneratedKernel
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
-from cgc.kernels.program import FREE, RELABELS, PartOfStep, Program, elements
+from cgc.kernels.program import FREE, RELABELS, Program, StepPart, elements
 from cgc.kernels.sizing import edge_values, gradient_bytes, parameters, samples_in_flight
 
 
-def match_kernels(module: ModuleOp, part: PartOfStep | None = None) -> KernelGraph:
+def match_kernels(module: ModuleOp, part: StepPart | None = None) -> KernelGraph:
     """Assign every op of a step to exactly one kernel.
 
     Args:
@@ -42,9 +42,9 @@ def match_kernels(module: ModuleOp, part: PartOfStep | None = None) -> KernelGra
     assignment = Assignment(program)
     for match in RULES:
         match(assignment)
-    # Data-flow order; rules open kernels family by family.
+    # Rules open kernels family by family.
     assignment.groups.sort(key=lambda group: _first_op(program, group))
-    # Before the parameters: loop nests decide the families of generated kernels.
+    # Must precede the parameters: loop nests decide the families of generated kernels.
     generated = generate_all(assignment)
     values = edge_values(assignment)
     in_flight = samples_in_flight(assignment, values)

@@ -1,4 +1,4 @@
-"""Cost of a matrix product whose second operand stays in a rectangle of PEs while rows stream through.
+"""Cost of a matrix product: its second operand is stationary in a rectangle of PEs, and rows stream through.
 
 Geometry and cycle counts were recovered from published compile reports (`cgc.kernels.coefficients`).
 """
@@ -51,26 +51,25 @@ PARAMETERS = frozenset(
 )
 OPTIONAL = frozenset(
     {
-        "update_bytes",  # of resident_bytes, what only the weight update reads; 0 if left out
-        "loss_outputs",  # 1 where the results go to a loss
-        "lookup",  # 1 where rows are looked up in the second operand as well
-        "rows_per_start",  # rows that stream through at one start: those of a line of an image; 1 if left out
-        "copies",  # copies of the core that may share the rows, at most; 1 if left out
+        "update_bytes",  # part of resident_bytes that only the weight update reads; 0 if left out
+        "loss_outputs",  # 1 if a loss reads the results
+        "lookup",  # 1 if the second operand is also an embedding table
+        "rows_per_start",  # rows after each start: those of a line of an image; 1 if left out
+        "copies",  # maximum number of copies of the core that share the rows; 1 if left out
         *LINES,
     }
 )
 
 # Images are split in four directions; finer steps would make millions of layouts.
-_THINNING = 1.25
+_MIN_SPLIT_RATIO = 1.25
 
 
 def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
-    """Return all layouts a x b of the core; a PE holds ceil(inputs / a) * ceil(outputs / b) elements of the
-    operand.
+    """Return all layouts of a x b PEs for the core, with the lines around it.
 
-    The rectangle is (a + n + 1) x (b + 3): n lines after the core compute the epilogue, two lines before it
-    convert, and one fan line is on each of the two sides. n is the smallest number of lines that keeps up
-    with the core. Copies of a core that share the rows form a grid and share the fans.
+    A PE holds ceil(inputs / a) * ceil(outputs / b) elements of the second operand. The rectangle has (a + n +
+    1) x (b + 3) PEs: n lines after the core compute the epilogue, two lines before it convert elements, and
+    one fan line is on each of the two sides. Copies of a core form a grid; they share the rows and the fans.
     """
     a, b, across, along = _layouts(parameters)
     copies = across * along
@@ -79,11 +78,11 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
     rows = ceil_div(parameters["rows"], copies)
     core = _core_cycles(parameters, rows, tile_in, tile_out)
     epilogue = parameters["epilogue_millicycles"] / 1000 / (b * copies)
-    # Lines after the core: as many as the epilogue needs, at least one more than without any.
-    least = coefficient("postadapt_lines_min")
+    # As many lines after the core as the epilogue needs to keep up with it.
+    min_lines = coefficient("postadapt_lines_min")
     if parameters["epilogue_millicycles"]:
-        least += coefficient("bias_lines")
-    lines = np.clip(np.ceil(epilogue / core), least, coefficient("postadapt_lines_max")).astype(np.int64)
+        min_lines += coefficient("bias_lines")
+    lines = np.clip(np.ceil(epilogue / core), min_lines, coefficient("postadapt_lines_max")).astype(np.int64)
     update = parameters["step_millicycles"] / 1000 / parameters["batch"]
     share = tile_in * tile_out / (parameters["inputs"] * parameters["outputs"])
     core_total = core + pass_share(parameters) * coefficient("sample_start") + update * share
@@ -91,7 +90,6 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
     width = across * (a + lines) + extra
     height = along * (b + int(coefficient("preadapt_lines"))) + extra
     fullest, held = _memory(parameters, (tile_in, tile_out), a * b, copies, width * height)
-    # Rows, and an operand that changes with every sample.
     elements = rows * width_factor(parameters) * tile_wire_cycles(tile_in, tile_out)
     starts = rows / parameters.get("rows_per_start", 1) * coefficient("matmul_wire_start")
     reload = width_factor(parameters) * parameters["reload"] * parameters["inputs"] * tile_out
@@ -115,22 +113,22 @@ def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints, Ints]:
     splits = splits[splits <= pieces]
     lines = useful_splits(parameters["outputs"])
     lines = lines[lines <= coefficient("matmul_lines_max")]
-    most = parameters.get("copies", 1)
-    if most == 1:
+    max_copies = parameters.get("copies", 1)
+    if max_copies == 1:
         a, b = (grid.ravel() for grid in np.meshgrid(splits, lines, indexing="ij"))
         return a, b, np.ones_like(a), np.ones_like(a)
-    ladder = _thin(useful_splits(most))
+    ladder = _thin(useful_splits(max_copies))
     grids = np.meshgrid(_thin(splits), _thin(lines), ladder, ladder, indexing="ij")
     a, b, across, along = (grid.ravel() for grid in grids)
-    useful = across * along <= most
+    useful = across * along <= max_copies
     return a[useful], b[useful], across[useful], along[useful]
 
 
 def _thin(splits: Ints) -> Ints:
-    """Thin out many splits: each is at least a quarter more than the previous one; the last is kept."""
+    """Keep splits that are at least a quarter more than the previous one, and the last."""
     kept = [int(splits[0])]
     for split in splits[1:].tolist():
-        if split >= _THINNING * kept[-1]:
+        if split >= _MIN_SPLIT_RATIO * kept[-1]:
             kept.append(split)
     return np.unique(np.array([*kept, splits[-1]], np.int64))
 
@@ -154,7 +152,7 @@ def _busy_share(parameters: Mapping[str, int]) -> float:
 def _memory(
     parameters: Mapping[str, int], tile: tuple[Ints, Ints], pes: Ints, copies: Ints, area: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the bytes of the fullest PE and of the rectangle; every copy of the core holds all weights."""
+    """Return the bytes of the fullest PE and of the rectangle; every copy of the core has all weights."""
     # A PE works on its own weights and sums their gradients. Data that only the update reads may be stored
     # anywhere, on the lines next to the core as well.
     tile_in, tile_out = tile

@@ -1,9 +1,9 @@
 """Cost of a generated kernel, from its loop nests.
 
 Each nest spreads one loop over the lines of the rectangle and one over its columns, or one loop over both.
-Compute, memory and traffic of a PE follow from its tile: iterations from the extents, elements from the
-images of the tile under the access maps. The rows of a sample do not wait for each other, so copies of a line
-may share them, as many as there are rows.
+Compute, memory and traffic of a PE follow from its tile: iterations from the extents, elements from the image
+of the tile under the access maps. Rows of a sample do not depend on each other: copies of a line, at most one
+per row, may share them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xdsl.ir.affine import (
 
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
-    SAMPLES_OFFERED,
+    MIN_STASHED_SAMPLES,
     Configuration,
     Configurations,
     Floats,
@@ -35,25 +35,26 @@ from cgc.kernels.configurations import (
     with_copies,
 )
 from cgc.kernels.cost import image_lines, line_cycles
-from cgc.kernels.generated import GeneratedKernel, Timed, schedule_nests
+from cgc.kernels.generated import GeneratedKernel, TimedNest, schedule_nests
 from cgc.lair.nest import Access, LoopNest
 from cgc.lair.polyhedra import footprint, is_injective
 
 # Samples of a step; bytes of activations of one sample that wait for its backward pass.
 PARAMETERS = frozenset({"batch", "stash_bytes"})
 
-_LONGEST_LINE = 1024
+_MAX_LINE_LENGTH = 1024
 
-# A router forwards one wavelet per cycle: the path of a running value from one PE to the next.
+# A running value passes from PE to PE; a router forwards one wavelet per cycle.
 _HOP_CYCLES = 1.0
-_CANDIDATES = 3
+# Loops of a nest that are tried for lines and columns.
+_MAX_SPREAD_LOOPS = 3
 
-# Distinct tiles up to which images are counted one by one; above, they are bounded by the iterations.
-_MOST_TILES = 128
+# With more distinct tiles, the elements of each are not counted but bounded by its iterations.
+_MAX_COUNTED_TILES = 128
 
 
 def nest_configurations(kernel: GeneratedKernel, parameters: Mapping[str, int]) -> Configurations:
-    """Return all layouts lines x columns, and copies of one line, except those with more PEs than work."""
+    """Return all layouts lines x columns, and copies of one line, without those of more PEs than work."""
     return _configurations(kernel, parameters["stash_bytes"])
 
 
@@ -64,10 +65,10 @@ def nest_shares(
     layouts = _layouts(kernel, list(schedule_nests(kernel)), parameters["stash_bytes"])
     same = (layouts.width == layout.width) & (layouts.height * layouts.copies == layout.height)
     nests, _ = _schedule(kernel, layouts)
-    # Layouts that differ only in copies may have the same rectangle: the fastest was chosen.
-    at = min(np.flatnonzero(same), key=lambda index: sum(cycles[index] for _, cycles in nests))
-    total = sum(float(cycles[at]) for _, cycles in nests)
-    return [(nest.nest, float(cycles[at]) / total) for nest, cycles in nests]
+    # Several layouts may have the same rectangle and differ only in copies. The fastest one was chosen.
+    fastest = min(np.flatnonzero(same), key=lambda index: sum(cycles[index] for _, cycles in nests))
+    total = sum(float(cycles[fastest]) for _, cycles in nests)
+    return [(nest.nest, float(cycles[fastest]) / total) for nest, cycles in nests]
 
 
 @lru_cache(maxsize=1024)
@@ -89,21 +90,21 @@ def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations
     )
 
 
-def _schedule(kernel: GeneratedKernel, layouts: _Layouts) -> tuple[list[tuple[Timed, Floats]], _State]:
+def _schedule(kernel: GeneratedKernel, layouts: _Layouts) -> tuple[list[tuple[TimedNest, Floats]], _State]:
     """Return nests with their cycles per sample for every layout, and the final placement of the tensors."""
     state = _State(kernel, layouts)
-    nests: list[tuple[Timed, Floats]] = []
+    nests: list[tuple[TimedNest, Floats]] = []
     for number, nest in enumerate(schedule_nests(kernel)):
         spread = _best_spread(nest, state)
         cycles = nest.runs * layouts.share(nest.rows) * spread.cycles
-        nests.append((nest, cycles + _joining_cycles(nest, kernel.step_share, layouts)))
-        state.take(number, spread)
+        nests.append((nest, cycles + _copy_sum_cycles(nest, kernel.step_share, layouts)))
+        state.record(number, spread)
     return nests, state
 
 
 @dataclass(frozen=True)
 class _Layouts:
-    """Rectangles and their copies, one element of each array a layout."""
+    """Rectangles and the number of their copies; each array has an element for each layout."""
 
     width: Ints
     height: Ints
@@ -115,20 +116,20 @@ class _Layouts:
         return self.width * self.height
 
     def share(self, rows: int) -> Floats:
-        """Return the rows of the copy with the most of them, as a share of all."""
+        """Return the share of the rows that the copy with most of them has."""
         return -(-rows // self.copies) / rows
 
 
-def _layouts(kernel: GeneratedKernel, schedule: list[Timed], stash_bytes: int) -> _Layouts:
-    """Return lines, columns and copies; more PEs than pieces of work only where their memory is needed."""
+def _layouts(kernel: GeneratedKernel, schedule: list[TimedNest], stash_bytes: int) -> _Layouts:
+    """Return lines, columns and copies; more PEs than pieces of work only if their memory is needed."""
     pieces = math.ceil(
         max((nest.spatial_points for nest in schedule), default=1) / coefficient("smallest_piece")
     )
     values = kernel.program.values
     held = sum(values[number].elements * values[number].element_bytes for number in kernel.resident)
-    ladder = line_ladder(_LONGEST_LINE)
+    ladder = line_ladder(_MAX_LINE_LENGTH)
     width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
-    useful = width * height <= max(pieces, (held + SAMPLES_OFFERED * stash_bytes) // 1024)
+    useful = width * height <= max(pieces, (held + MIN_STASHED_SAMPLES * stash_bytes) // 1024)
     useful |= (width == 1) & (height == 1)
     rows = max((nest.rows for nest in schedule), default=1)
     return _Layouts(*with_copies(width[useful], height[useful], rows))
@@ -171,7 +172,7 @@ class _State:
     Attributes:
         placement: dimensions along lines and columns, for every tensor touched so far.
         held: elements of the fullest PE, for every tensor.
-        first, last: the nests between which a tensor is live.
+        first, last: the first and the last nest that touch a tensor; it is live in between.
     """
 
     kernel: GeneratedKernel
@@ -181,7 +182,7 @@ class _State:
     first: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 
-    def take(self, number: int, spread: _Spread) -> None:
+    def record(self, number: int, spread: _Spread) -> None:
         """Record a nest's use of its tensors."""
         for access, elements in zip(spread.nest.accesses, spread.footprints, strict=True):
             value = access.value
@@ -201,21 +202,21 @@ class _State:
                 base = base + size
                 continue
             # A tensor that enters or leaves is buffered: one row is computed while another arrives.
-            copies = coefficient("row_buffers") if self.kernel.crosses(value) else 1.0
+            buffers = coefficient("row_buffers") if self.kernel.crosses(value) else 1.0
             for number in range(self.first[value], self.last[value] + 1):
-                live[number] += copies * size
+                live[number] += buffers * size
         total: Floats = base + np.max(live, axis=0)
         return total
 
 
-def _best_spread(nest: Timed, state: _State) -> _Spread:
-    """Return the spread whose fastest layout is the fastest; the first of equals."""
+def _best_spread(nest: TimedNest, state: _State) -> _Spread:
+    """Return the spread with the fastest layout; on ties, the first one."""
     return min((_spread(nest, pair, state) for pair in _pairs(nest)), key=lambda spread: spread.cycles.min())
 
 
-def _pairs(nest: Timed) -> Iterator[tuple[int | None, int | None]]:
+def _pairs(nest: TimedNest) -> Iterator[tuple[int | None, int | None]]:
     """Yield pairs of loops for lines and columns; a pair of the same loop is folded over both."""
-    loops = nest.spatial[:_CANDIDATES]
+    loops = nest.spatial[:_MAX_SPREAD_LOOPS]
     if not loops:
         yield None, None
     for first in loops:
@@ -225,21 +226,21 @@ def _pairs(nest: Timed) -> Iterator[tuple[int | None, int | None]]:
         yield first, first
 
 
-def _spread(timed_nest: Timed, pair: tuple[int | None, int | None], state: _State) -> _Spread:
+def _spread(timed_nest: TimedNest, pair: tuple[int | None, int | None], state: _State) -> _Spread:
     """Return the cost of a nest with a pair of loops over lines and columns."""
     nest, (lines, columns) = timed_nest.nest, pair
     tiles = _tiles(timed_nest, lines, columns, state.layouts)
     points = np.prod(np.array(tiles), axis=0) if tiles else np.ones(len(state.layouts.width))
     footprints = tuple(_footprint(access, tiles, timed_nest, state) for access in nest.accesses)
     cycles = coefficient("start") + _point_cycles(nest) * points
-    cycles = cycles + _carrying_cycles(nest, pair, state.layouts)
+    cycles = cycles + _reduction_cycles(nest, pair, state.layouts)
     spread = _Spread(nest, lines, columns, cycles, footprints)
     moved = _traffic(spread, state)
     return _Spread(nest, lines, columns, cycles + coefficient("stream") * moved, footprints)
 
 
-def _tiles(nest: Timed, lines: int | None, columns: int | None, layouts: _Layouts) -> list[Floats]:
-    """Return the iterations of the fullest PE along every loop; one at a time of the loops in time."""
+def _tiles(nest: TimedNest, lines: int | None, columns: int | None, layouts: _Layouts) -> list[Floats]:
+    """Return the iterations of the fullest PE along every loop; 1 for loops in time."""
     tiles: list[Floats] = []
     for loop, extent in enumerate(nest.nest.extents):
         parts = np.ones(len(layouts.width), np.int64)
@@ -261,8 +262,8 @@ def _point_cycles(nest: LoopNest) -> float:
     )
 
 
-def _carrying_cycles(nest: LoopNest, pair: tuple[int | None, int | None], layouts: _Layouts) -> Floats:
-    """Return the cycles of running values that pass from PE to PE: a start, and the hops."""
+def _reduction_cycles(nest: LoopNest, pair: tuple[int | None, int | None], layouts: _Layouts) -> Floats:
+    """Return the cycles in which running values pass from PE to PE: a start, and the hops."""
     cycles: Floats = np.zeros(len(layouts.width))
     for loop, parts in zip(pair, (layouts.height, layouts.width), strict=True):
         if loop is not None and loop in nest.carried:
@@ -270,35 +271,36 @@ def _carrying_cycles(nest: LoopNest, pair: tuple[int | None, int | None], layout
     return cycles
 
 
-def _joining_cycles(nest: Timed, step_share: float, layouts: _Layouts) -> Floats:
-    """Return the cycles per sample to sum over the rows of all copies; over samples as well once a step."""
+def _copy_sum_cycles(nest: TimedNest, step_share: float, layouts: _Layouts) -> Floats:
+    """Return the cycles per sample to combine the running values of all copies."""
     cycles: Floats = np.zeros(len(layouts.width))
     carried = nest.time.intersection(nest.nest.carried)
     if nest.rows == 1 or not carried:
         return cycles
+    # Values that are also carried over samples are combined once a step.
     times = step_share if carried == nest.time else 1.0
-    way = coefficient("reduction") + _HOP_CYCLES * layouts.copies
-    return np.where(layouts.copies > 1, times * way, cycles)
+    path_cycles = coefficient("reduction") + _HOP_CYCLES * layouts.copies
+    return np.where(layouts.copies > 1, times * path_cycles, cycles)
 
 
 def _traffic(spread: _Spread, state: _State) -> Floats:
     """Return the elements of one run that enter or leave the fullest PE; wide ones count twice."""
-    # Tensors of other kernels are received by the first nest that touches them. A tensor of this kernel moves
-    # if the nest needs it spread in another way than it is placed.
+    # The first nest that touches a tensor of another kernel receives it. A tensor of this kernel moves if the
+    # nest needs it in another placement.
     moved: Floats = np.zeros(len(state.layouts.width))
     for access, elements in zip(spread.nest.accesses, spread.footprints, strict=True):
         value = state.kernel.program.values[access.value]
         arrives = state.kernel.crosses(access.value) and access.value not in state.placement
         placed = state.placement.get(access.value)
-        elsewhere = placed is not None and placed != spread.placement(access) and value.elements > 1
+        is_moved = placed is not None and placed != spread.placement(access) and value.elements > 1
         resident = access.value in state.kernel.resident
-        if arrives or (elsewhere and not resident):
+        if arrives or (is_moved and not resident):
             wide = coefficient("wide_element_factor") if value.element_bytes > 2 else 1.0
             moved = moved + wide * elements
     return moved
 
 
-def _footprint(access: Access, tiles: list[Floats], nest: Timed, state: _State) -> Floats:
+def _footprint(access: Access, tiles: list[Floats], nest: TimedNest, state: _State) -> Floats:
     """Return the elements of a tensor that the fullest PE touches in one run, for every layout."""
     value = state.kernel.program.values[access.value]
     if access.map is None:
@@ -308,7 +310,7 @@ def _footprint(access: Access, tiles: list[Floats], nest: Timed, state: _State) 
         return spread
     elements: Floats = np.ones(len(state.layouts.width))
     for expr in access.map.results:
-        elements = elements * _image(expr, tiles, nest)
+        elements = elements * _distinct_indices(expr, tiles, nest)
     iterations = (
         np.prod([tiles[loop] for loop in access.map.used_dims()], axis=0) if access.map.used_dims() else 1
     )
@@ -316,8 +318,8 @@ def _footprint(access: Access, tiles: list[Floats], nest: Timed, state: _State) 
     return touched
 
 
-def _image(expr: AffineExpr, tiles: list[Floats], nest: Timed) -> Floats:
-    """Return the number of distinct values of one index over the tiles, for every layout."""
+def _distinct_indices(expr: AffineExpr, tiles: list[Floats], nest: TimedNest) -> Floats:
+    """Return the number of values that an index expression takes over the tiles, for every layout."""
     if isinstance(expr, AffineDimExpr):
         return tiles[expr.position]
     used = sorted(expr.used_dims())
@@ -328,18 +330,18 @@ def _image(expr: AffineExpr, tiles: list[Floats], nest: Timed) -> Floats:
     ):
         return tiles[used[0]]
     sizes = np.array([tiles[loop] for loop in used]).astype(np.int64)
-    distinct, place = np.unique(sizes, axis=1, return_inverse=True)
-    if distinct.shape[1] > _MOST_TILES:
+    distinct, column_of = np.unique(sizes, axis=1, return_inverse=True)
+    if distinct.shape[1] > _MAX_COUNTED_TILES:
         bound: Floats = np.prod(sizes.astype(np.float64), axis=0)
         return bound
-    renamed = expr.replace_dims_and_symbols(
+    compact = expr.replace_dims_and_symbols(
         [
             AffineExpr.dimension(used.index(loop)) if loop in used else AffineExpr.constant(0)
             for loop in range(len(tiles))
         ],
         (),
     )
-    mapping = AffineMap(len(used), 0, (renamed,))
+    mapping = AffineMap(len(used), 0, (compact,))
     extents = [1 if loop in nest.time else nest.nest.extents[loop] for loop in used]
     counts = [
         footprint(
@@ -349,7 +351,7 @@ def _image(expr: AffineExpr, tiles: list[Floats], nest: Timed) -> Floats:
         )
         for column in distinct.T
     ]
-    images: Floats = np.array(counts, np.float64)[place.ravel()]
+    images: Floats = np.array(counts, np.float64)[column_of.ravel()]
     return images
 
 
@@ -371,7 +373,7 @@ def _slope(expr: AffineExpr) -> int | None:
     return None
 
 
-def _busy(nest: Timed, layouts: _Layouts) -> Floats:
+def _busy(nest: TimedNest, layouts: _Layouts) -> Floats:
     """Return the PE cycles of one run over the whole rectangle."""
     working = np.minimum(layouts.pes, nest.spatial_points)
     busy: Floats = coefficient("start") * working + _point_cycles(nest.nest) * nest.spatial_points
@@ -379,14 +381,14 @@ def _busy(nest: Timed, layouts: _Layouts) -> Floats:
 
 
 def _wire_cycles(kernel: GeneratedKernel, layouts: _Layouts) -> Floats:
-    """Return the cycles per sample of the widest stream over the kernel's lines, or the slowest of images."""
-    most = slowest = 0.0
+    """Return the cycles per sample of the widest stream over the lines, or the slowest stream of images."""
+    widest = slowest = 0.0
     for number, value in enumerate(kernel.program.values):
         if kernel.crosses(number):
             wide = coefficient("wide_element_factor") if value.element_bytes > 2 else 1.0
             times = 1 if number in kernel.samples else kernel.replicas
-            most = max(most, wide * -(-value.elements * times // kernel.batch))
+            widest = max(widest, wide * -(-value.elements * times // kernel.batch))
             sizes = image_lines(value.shape, kernel.batch)
             slowest = max(slowest, line_cycles({**sizes, "element_bytes": value.element_bytes}))
-    cycles: Floats = np.ceil(most / (layouts.height * layouts.copies))
+    cycles: Floats = np.ceil(widest / (layouts.height * layouts.copies))
     return np.maximum(cycles, slowest)

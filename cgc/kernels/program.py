@@ -1,4 +1,4 @@
-"""A step as kernel matching reads it: producers and users of values, state, batch size, forward pass."""
+"""A step for kernel matching: producers and users of values, state, batch size, forward pass."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PRODUCTS = ops_where(lambda op: op.TRAITS.product)
 
 
 @dataclass(frozen=True)
-class PartOfStep:
+class StepPart:
     """Context of a part of a step that its module does not contain.
 
     Attributes:
@@ -59,7 +59,7 @@ class PartOfStep:
 
 
 class Program:
-    """The ops of `@graph` in order, with indices instead of IR objects.
+    """The ops of `@graph`; methods take and return positions of ops instead of IR objects.
 
     Attributes:
         function: `@graph` itself.
@@ -68,11 +68,11 @@ class Program:
         batch_size: samples of a step: the most common leading dimension of the batch inputs, 1 without any.
         input_bytes_per_sample: of all batch inputs, rounded up.
         state: names of the state arguments.
-        replacements: the new value of each state argument that the step replaces; in a part of a step its
-            gradient.
+        replacements: the new value of each state argument that the step replaces; in a part of a step the
+            gradient of the argument.
     """
 
-    def __init__(self, module: ModuleOp, part: PartOfStep | None = None) -> None:
+    def __init__(self, module: ModuleOp, part: StepPart | None = None) -> None:
         self.function = function = graph_function(module)
         arguments, results = arguments_and_results(function)
         block = function.body.block
@@ -99,7 +99,9 @@ class Program:
             if alias is not None:
                 self.replacements[value] = returned[alias]
         if part is not None:
-            self.replacements = {block.args[at]: returned[made] for at, made in part.gradients.items()}
+            self.replacements = {
+                block.args[state]: returned[result] for state, result in part.gradients.items()
+            }
         names = [result.text(OUTPUT_NAME) for result in results]
         self.outputs = [value for value, name in zip(returned, names, strict=True) if name is not None]
         self._losses = [value for value, name in zip(returned, names, strict=True) if name == LOSS]
@@ -152,7 +154,7 @@ class Program:
         """Follow casts, transposes and reshapes back.
 
         Returns:
-            The value where they start, and the positions of the ops on the way.
+            The value that they start from, and the positions of the ops in between.
         """
         path: list[int] = []
         while (index := self.producer(value)) is not None and self.kinds[index] in PASS_THROUGH:
@@ -161,7 +163,7 @@ class Program:
         return value, path
 
     def origin_through_broadcast(self, value: SSAValue) -> tuple[SSAValue, list[int]]:
-        """Follow a value back as `origin` does, and once more through a broadcast of a vector or table."""
+        """Follow a value back as `origin` does, also through one broadcast of a vector or table."""
         value, path = self.origin(value)
         index = self.producer(value)
         if index is not None and isinstance(self.ops[index], BroadcastInDimOp):
@@ -171,9 +173,10 @@ class Program:
 
     @cached_property
     def forward(self) -> frozenset[int]:
-        """Ops of the forward pass: all that the loss depends on; all ops outside of training.
+        """Ops of the forward pass.
 
-        An output that no parameter update depends on belongs to it as well, such as an accuracy.
+        In training, these are the ops that the loss depends on, and those of other outputs of the forward
+        pass, such as an accuracy. In other modes, these are all ops.
         """
         if self._part is not None:
             return self._part.forward
@@ -183,10 +186,10 @@ class Program:
             return self.ancestors(self.outputs)
         updated = (new for state, new in self.replacements.items() if _is_trained(self.state.get(state)))
         found = set(self.ancestors(self._losses))
-        # An output that depends on the backward pass is excluded: a total of the norms that clip gradients
-        # updates no parameter itself.
+        # No parameter update depends on such an output. Nor may it read the backward pass: the total norm of
+        # clipped gradients is an output that updates no parameter.
         for index in sorted(self.ancestors(self.outputs) - self.ancestors(updated)):
-            if all(made in found or made in self.constant for made in self._producers[index]):
+            if all(producer in found or producer in self.constant for producer in self._producers[index]):
                 found.add(index)
         return frozenset(found)
 
@@ -212,15 +215,15 @@ class Program:
 
     @cached_property
     def _producers(self) -> list[list[int]]:
-        """For each op the positions of its operands' producers, repeated as often as it reads them."""
+        """For each op the producers of its operands, in the order of the operands."""
         position = {id(result): index for index, op in enumerate(self.ops) for result in op.results}
         found = ([position.get(id(operand), -1) for operand in op.operand_values] for op in self.ops)
-        return [[made for made in one if made >= 0] for one in found]
+        return [[producer for producer in producers if producer >= 0] for producers in found]
 
     def constants_of(self, values: Iterable[SSAValue]) -> frozenset[int]:
         """Return the ops that compute those of the values that are constant."""
-        made = (index for value in values if (index := self.producer(value)) in self.constant)
-        return self.ancestors(result for index in made for result in self.ops[index].results)
+        producers = (index for value in values if (index := self.producer(value)) in self.constant)
+        return self.ancestors(result for index in producers for result in self.ops[index].results)
 
     @cached_property
     def per_sample_values(self) -> frozenset[SSAValue]:
@@ -228,8 +231,8 @@ class Program:
         found: set[SSAValue] = {value for value in self.inputs if self._leads_with_batch(value)}
         for index, op in enumerate(self.ops):
             if self._keeps_samples(index, found):
-                made = op.results[:1] if op.TRAITS.samples is Samples.FIRST else op.results
-                found.update(result for result in made if self._leads_with_batch(result))
+                results = op.results[:1] if op.TRAITS.samples is Samples.FIRST else op.results
+                found.update(result for result in results if self._leads_with_batch(result))
         return frozenset(found)
 
     def is_per_sample(self, index: int) -> bool:

@@ -1,13 +1,12 @@
-"""Cost of the library kernels that work on rows: layer norm, activations, residual sums, dropout, positions.
+"""Cost of library kernels that work on rows: layer norm, activations, sums, dropout, position encodings.
 
-A row is cut into pieces along columns of a few PEs (`<kind>_lanes`, 1 by default). Every row costs a start,
-its piece, and for sums over the row the hops along the columns:
+A row is split over columns of a few PEs (`<kind>_lanes`, 1 by default). Every row costs a start, the elements
+of a column, and for sums over the row the hops along the columns:
 
     cycles = start + element * ceil(row_elements / columns) + hop * columns
 
-and every sample has a start as well (`sample_start`).
-
-Figures count forward and backward pass; without gradients half of them.
+Every sample costs a start as well (`sample_start`). Coefficients are for forward and backward pass together;
+a kernel without gradients takes half.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from cgc.kernels.assignment import Family, Rule
 from cgc.kernels.coefficients import COEFFICIENTS, coefficient
 from cgc.kernels.configurations import (
-    SAMPLES_OFFERED,
+    MIN_STASHED_SAMPLES,
     Configurations,
     Ints,
     ceil_div,
@@ -29,7 +28,7 @@ from cgc.kernels.configurations import (
     whole_cycles,
 )
 from cgc.kernels.cost import LINES, line_cycles, reserve, width_factor
-from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
+from cgc.kernels.sizing import ROW_LIMIT_TEXT, row_figures, widest_rows
 
 PARAMETERS = frozenset(
     {
@@ -43,11 +42,12 @@ PARAMETERS = frozenset(
         "batch",  # samples of a step
     }
 )
+# A layout with many columns may be folded into N lines of an Nth of the columns.
 _FOLDS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32], np.int64)
-_LONGEST_LINE = 4096
+_MAX_LINE_LENGTH = 4096
 
-# Kernels with much memory are offered layouts with at most this many bytes on a PE.
-_BYTES_PER_PE = 16_384
+# There are layouts with enough columns for at most this many bytes on a PE.
+_MAX_BYTES_PER_PE = 16_384
 
 
 def row_configurations(kind: str) -> Callable[[Mapping[str, int]], Configurations]:
@@ -60,12 +60,12 @@ def row_configurations(kind: str) -> Callable[[Mapping[str, int]], Configuration
 
 
 def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
-    """Return all layouts: columns in one line, or folded into several lines above each other."""
+    """Return all layouts: columns in one line, or folded into several lines."""
     lanes = int(_optional(kind, "lanes", 1))
     columns, folds = _layouts(kind, parameters, lanes)
     piece = ceil_div(parameters["row_elements"], columns)
     share = parameters["passes"] / 2
-    # Cost factor of wide elements; random numbers have 32 bits whatever their use.
+    # Random numbers have 32 bits whatever the data they apply to, so dropout has no factor for wide elements.
     row = share * (
         _optional(kind, "start")
         + (1.0 if kind == "dropout" else width_factor(parameters)) * _optional(kind, "element") * piece
@@ -89,17 +89,17 @@ def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
 
 
 def _layouts(kind: str, parameters: Mapping[str, int], lanes: int) -> tuple[Ints, Ints]:
-    """Return columns and folds; more columns than pieces of a row only where their memory is needed."""
+    """Return columns and folds; more columns than a row has pieces only if their memory is needed."""
     smallest = _optional(kind, "piece", coefficient("smallest_piece"))
     pieces = math.ceil(parameters["row_elements"] / smallest)
-    held = parameters["resident_bytes"] + SAMPLES_OFFERED * parameters["stash_bytes"]
-    most = max(pieces, -(-held // (_BYTES_PER_PE * lanes)))
-    ladder = line_ladder(max(most, 1))
+    held = parameters["resident_bytes"] + MIN_STASHED_SAMPLES * parameters["stash_bytes"]
+    max_columns = max(pieces, -(-held // (_MAX_BYTES_PER_PE * lanes)))
+    ladder = line_ladder(max(max_columns, 1))
     exact = ceil_div(parameters["row_elements"], np.arange(1, min(64, pieces) + 1, dtype=np.int64))
-    columns = np.unique(np.concatenate([ladder, exact[exact <= most]]))
+    columns = np.unique(np.concatenate([ladder, exact[exact <= max_columns]]))
     columns, folds = (grid.ravel() for grid in np.meshgrid(columns, _FOLDS, indexing="ij"))
     useful = (folds == 1) | ((folds <= columns) & (columns % folds == 0)) | (columns > 64 * folds)
-    useful &= columns // folds <= _LONGEST_LINE
+    useful &= columns // folds <= _MAX_LINE_LENGTH
     return columns[useful], folds[useful]
 
 
@@ -114,7 +114,7 @@ def _wire_cycles(parameters: Mapping[str, int]) -> float:
 
 
 def _optional(kind: str, part: str, default: float = 0.0) -> float:
-    """Return a coefficient of a kind; the table omits those that published rows do not show."""
+    """Return a coefficient of a kind, or the default if published reports do not show it."""
     found = COEFFICIENTS.get(f"{kind}_{part}")
     return default if found is None else found.value
 
@@ -126,8 +126,8 @@ def row_family(
     match: Rule,
     one_way: bool = False,
     has_images: bool = False,
-    computes_again: bool = False,
-    takes_layer: bool = False,
+    recomputes_results: bool = False,
+    absorbs_layer: bool = False,
 ) -> Family:
     """Return a family whose kernels work on rows; its coefficients are prefixed with its name.
 
@@ -135,10 +135,10 @@ def row_family(
         name: of the family.
         doc: one line about its kernels.
         match: its rule.
-        one_way: its figures are those of one pass, the only one.
+        one_way: its coefficients are those of its only pass.
         has_images: passed to `Family`.
-        computes_again: passed to `Family`.
-        takes_layer: passed to `Family`.
+        recomputes_results: passed to `Family`.
+        absorbs_layer: passed to `Family`.
     """
     return Family(
         name=name,
@@ -149,9 +149,9 @@ def row_family(
         optional=LINES,
         figures=partial(row_figures, one_way=one_way),
         rows=widest_rows,
-        fastest=ROWS_AT_THEIR_FASTEST,
+        fastest=ROW_LIMIT_TEXT,
         has_images=has_images,
-        keeps_samples=False,
-        computes_again=computes_again,
-        takes_layer=takes_layer,
+        stores_operands=False,
+        recomputes_results=recomputes_results,
+        absorbs_layer=absorbs_layer,
     )

@@ -1,4 +1,4 @@
-"""Arguments of kernels' cost functions, from tensors of their ops: rows, work, memory, samples in flight."""
+"""Parameters of cost functions, computed from the ops of kernels: rows, work, memory, samples in flight."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MAX_PASSES = 3
 # Rows per sample, inputs and outputs of a product.
 Sizes = Callable[[Assignment, Group], tuple[int, int, int]]
 
-# `Family.fastest` of families that work on rows.
-ROWS_AT_THEIR_FASTEST = (
+# Value of `Family.fastest` in families that work on rows.
+ROW_LIMIT_TEXT = (
     ", {row_elements:,} elements a row: its start, and the least that a PE works on, remain however many PEs "
     "share it."
 )
 
 # Moves and casts, which cost no cycles: elements are moved and converted while they stream by.
-ON_THE_WAY = ops_where(lambda op: not op.TRAITS.work.computes or op.TRAITS.elements.relabels)
+FREE_IN_STREAM = ops_where(lambda op: not op.TRAITS.work.computes or op.TRAITS.elements.relabels)
 
 
 def parameters(assignment: Assignment, group: Group) -> dict[str, int]:
@@ -73,37 +73,34 @@ def edge_values(assignment: Assignment) -> dict[tuple[int, int], list[SSAValue]]
 def samples_in_flight(
     assignment: Assignment, edges: Mapping[tuple[int, int], Sequence[SSAValue]]
 ) -> list[float]:
-    """Return for each kernel the samples between its forward and its backward pass, at full throughput.
-
-    A stage passes a sample on after one of its rows, so it delays by 1 / rows of a sample. The backward pass
-    comes after all stages on the longest path to the end, there and back.
-    """
+    """Return for each kernel the samples between its forward and its backward pass, at full throughput."""
     program = assignment.program
-    # Samples that each kernel holds back in one direction.
-    # An attention waits for the keys of later rows, unless a mask hides these. A kernel of one row a sample,
-    # such as a classifier after a sequence, is as large as its weights need and idle long before the next
-    # sample: it holds back no more than a row of the longest kernel.
+    # A kernel sends a sample on after one of its rows: it holds back 1 / rows of a sample. An attention waits
+    # for the keys of later rows, unless a mask hides them. A kernel with one row per sample, such as a
+    # classifier after a sequence, is as large as its weights need and idle long before the next sample: it
+    # holds back no more than one row of the kernel with most rows.
     rows = [group.family.rows(assignment, group) for group in assignment.groups]
-    most = max(rows)
-    held = [group.family.delay(group) for group in assignment.groups]
+    max_rows = max(rows)
+    delays = [group.family.delay(group) for group in assignment.groups]
     delay = [
-        Fraction(1, own if own > 1 else most) if waits is None else Fraction(waits)
-        for waits, own in zip(held, rows, strict=True)
+        Fraction(1, row_count if row_count > 1 else max_rows) if own_delay is None else Fraction(own_delay)
+        for own_delay, row_count in zip(delays, rows, strict=True)
     ]
     order = [_first_forward(program, group) for group in assignment.groups]
-    later: list[Fraction] = [Fraction(0)] * len(delay)
+    longest: list[Fraction] = [Fraction(0)] * len(delay)
     forward_edges = [
         (a, b)
         for (a, b), values in edges.items()
         if order[a] < order[b] and any(program.producer(value) in program.forward for value in values)
     ]
+    # The backward pass of a kernel starts after the longest path from it to the end and back.
     for a, b in sorted(forward_edges, key=lambda edge: -order[edge[0]]):
-        later[a] = max(later[a], later[b] + delay[b])
-    return [float(1 + 2 * after) for after in later]
+        longest[a] = max(longest[a], longest[b] + delay[b])
+    return [float(1 + 2 * length) for length in longest]
 
 
 def _first_forward(program: Program, group: Group) -> int:
-    """Return the position of a kernel's first forward op on samples; weights are cast long before it."""
+    """Return the position of a kernel's first forward op on samples, after casts of weights."""
     working = (index for index in group.members & program.forward if program.is_per_sample(index))
     return min(working, default=len(program.ops))
 
@@ -130,7 +127,7 @@ def product_rows(assignment: Assignment, group: Group) -> int:
 
 
 def product_figures(assignment: Assignment, group: Group, sizes: Sizes = product_sizes) -> dict[str, int]:
-    """Return the parameters of `cgc.kernels.matmul_cost`; `sizes` returns those of the product."""
+    """Return the parameters of `cgc.kernels.matmul_cost`, with the sizes of the product from `sizes`."""
     program = assignment.program
     rows, inputs, outputs = sizes(assignment, group)
     products = [index for index in group.members if program.kinds[index] in PRODUCTS]
@@ -144,7 +141,7 @@ def product_figures(assignment: Assignment, group: Group, sizes: Sizes = product
         "epilogue_millicycles": -(-streamed // program.batch_size),
         "step_millicycles": op_work(program, group.updates),
         "reload": int(weight_operand(assignment, group.anchor) is None),
-        "loss_outputs": int(_feeds_a_loss(assignment, group)),
+        "loss_outputs": int(_feeds_loss(assignment, group)),
         "lookup": group.sizes.get("lookup", 0),
         "update_bytes": update_bytes(assignment, group),
     }
@@ -155,12 +152,12 @@ def _epilogue(program: Program, group: Group) -> set[int]:
     return {
         index
         for index in group.members - group.updates
-        if program.is_per_sample(index) and program.kinds[index] not in ON_THE_WAY | PRODUCTS
+        if program.is_per_sample(index) and program.kinds[index] not in FREE_IN_STREAM | PRODUCTS
     }
 
 
 def _lines(program: Program, group: Group) -> dict[str, int]:
-    """Return lines of a sample's images and elements of a line, of the slowest stream to or from a kernel."""
+    """Return the image lines of a sample and their length, for the slowest stream of a kernel."""
     streams = (
         image_lines(shape_of(value), program.batch_size)
         for value in _border(program, group)
@@ -169,7 +166,7 @@ def _lines(program: Program, group: Group) -> dict[str, int]:
     return max(streams, key=lambda sizes: line_cycles({**sizes, "element_bytes": 2}), default={})
 
 
-def _feeds_a_loss(assignment: Assignment, group: Group) -> bool:
+def _feeds_loss(assignment: Assignment, group: Group) -> bool:
     """Return True if a loss reads a result of the forward pass."""
     program = assignment.program
     return any(
@@ -192,7 +189,7 @@ def row_figures(assignment: Assignment, group: Group, *, one_way: bool = False) 
     Args:
         assignment: all ops with their kernels.
         group: the kernel.
-        one_way: the figures are those of the only pass.
+        one_way: the coefficients of the family are those of its only pass.
     """
     program = assignment.program
     widest = _widest(program, group)
@@ -293,10 +290,7 @@ def update_bytes(assignment: Assignment, group: Group) -> int:
 
 
 def gradient_bytes(assignment: Assignment, group: Group) -> int:
-    """Return the bytes of a kernel's sums over the samples of a step.
-
-    There is a sum for each tensor that the step replaces: a gradient, or the moments of a batch norm.
-    """
+    """Return the bytes of a kernel's sums over the samples of a step: gradients, moments of a batch norm."""
     program = assignment.program
     if program.mode != "train":
         return 0
@@ -315,11 +309,9 @@ def _own_state(program: Program, group: Group) -> list[SSAValue]:
 
 
 def _gradient_element_bytes(program: Program, group: Group, state: SSAValue) -> int:
-    """Return the element size of a gradient while it is summed over the samples of a step.
-
-    A product sums in the precision of its operands. Sums of single rows, such as those of a table, are as
-    wide as the state.
-    """
+    """Return the element size of a gradient while it is summed over the samples of a step."""
+    # A product sums in the precision of its operands. Sums of single rows, such as those of a table, have the
+    # precision of the state.
     sums = [
         element_bytes(result)
         for index in group.members
@@ -339,13 +331,13 @@ def _constant_bytes(program: Program, index: int) -> int:
 
 
 def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
-    """Return the bytes per sample of the forward values that a kernel stores for its backward ops.
+    """Return the bytes per sample of the forward values that a kernel stores for backward ops.
 
-    Kernels without weights store nothing; the kernel before an activation stores what its gradient reads. If
-    that is the input of the activation, its output is recomputed, as are the scores of an attention from
-    queries and keys.
+    Kernels without weights store nothing: the kernel before an activation stores the value that its gradient
+    reads. If this is the input of the activation, the output is recomputed from it. Scores of an attention
+    are recomputed from queries and keys.
     """
-    if not group.family.keeps_samples:
+    if not group.family.stores_operands:
         return 0
     program = assignment.program
     readers: dict[SSAValue, set[int]] = {}
@@ -355,15 +347,15 @@ def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
     for value in _results(program, group):
         if users := _readers_in_activations(assignment, value):
             readers.setdefault(value, set()).update(users)
-    kept = [
+    stashed = [
         value
         for value in readers
         if value in program.per_sample_values
-        and ((at := program.producer(value)) is None or at in program.forward)
+        and ((producer := program.producer(value)) is None or producer in program.forward)
         and not _is_scores(group, value)
         and not _is_recomputed(assignment, value)
     ]
-    return sum(_stash_bytes(program, value, readers[value]) for value in kept)
+    return sum(_stash_bytes(program, value, readers[value]) for value in stashed)
 
 
 def _results(program: Program, group: Group) -> list[SSAValue]:
@@ -379,30 +371,30 @@ def _is_scores(group: Group, value: SSAValue) -> bool:
 
 
 def _is_recomputed(assignment: Assignment, value: SSAValue) -> bool:
-    """Return True if a separate activation recomputes a tensor from the value stored for its gradient."""
+    """Return True if an activation's kernel recomputes a tensor from the value stored for its gradient."""
     program = assignment.program
     producer = program.producer(value)
     owner = None if producer is None else assignment.owner(producer)
-    if owner is None or not owner.family.computes_again:
+    if owner is None or not owner.family.recomputes_results:
         return False
     read = {operand for index in owner.members & program.forward for operand in program.ops[index].operands}
     return any(_readers_in_activations(assignment, operand) for operand in read - {value})
 
 
 def _readers_in_activations(assignment: Assignment, value: SSAValue) -> set[int]:
-    """Return the backward ops of separate activations that read a tensor."""
+    """Return the backward ops that read a tensor in kernels of activations."""
     program = assignment.program
     return {
         user
         for user in program.users(value)
         if user not in program.forward
         and (owner := assignment.owner(user)) is not None
-        and owner.family.computes_again
+        and owner.family.recomputes_results
     }
 
 
 def _stash_bytes(program: Program, value: SSAValue, readers: set[int]) -> int:
-    """Return the bytes per sample of one tensor; bits if its readers only need the sign."""
+    """Return the bytes per sample of one tensor; an element is one bit if readers only need its sign."""
     tensor = tensor_of(value)
     signs = all(program.ops[reader].TRAITS.signs_only for reader in readers)
     if signs or str(tensor.element_type) == "i1":

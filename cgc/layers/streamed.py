@@ -15,7 +15,7 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.module import copy_module
 from cgc.cirh.ops import L2NormOp
 from cgc.cirh.types import shape_of
-from cgc.kernels.program import PartOfStep, Program, elements
+from cgc.kernels.program import Program, StepPart, elements
 from cgc.layers.cut import Cut, cut
 from cgc.layers.functions import Function, build_part_module, extract_function
 from cgc.layers.graph import StepGraph, step_graph
@@ -146,7 +146,7 @@ class WholeLayer:
     """
 
     module: ModuleOp
-    part: PartOfStep
+    part: StepPart
 
 
 def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
@@ -176,7 +176,7 @@ def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
         for position, weight in enumerate(part.arguments[: part.weights])
         if (made := _gradient(graph, weight, frozenset(part.results), values)) is not None
     }
-    return WholeLayer(module, PartOfStep(step.program.batch_size, forward, gradients))
+    return WholeLayer(module, StepPart(step.program.batch_size, forward, gradients))
 
 
 def _gradient(graph: StepGraph, weight: int, made: frozenset[int], values: Sequence[SSAValue]) -> int | None:

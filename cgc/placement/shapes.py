@@ -33,7 +33,7 @@ _UNBOUNDED = 1 << 30
 def paying_target(graph: KernelGraph, area_per_speed: float) -> int:
     """Return the target in cycles below which speed costs too much area, regardless of the fabric's size."""
     shared = {id(layouts := configurations(kernel)): layouts for kernel in graph.kernels}
-    unbounded = {key: KernelShapes(layouts, layouts.by_pace, _UNBOUNDED) for key, layouts in shared.items()}
+    unbounded = {key: KernelShapes(layouts, layouts.by_cycles, _UNBOUNDED) for key, layouts in shared.items()}
     kernels = [unbounded[id(configurations(kernel))] for kernel in graph.kernels]
     targets = targets_from(kernels, max(int(kernel.cycles[0]) for kernel in kernels))
     cost = np.log(areas(kernels, targets)) + area_per_speed * np.log(targets)
@@ -197,7 +197,7 @@ class GraphShapes:
 
     def _with_room(self, layouts: Configurations, stash_bytes: int) -> KernelShapes:
         fitting, room = self._room[id(layouts)]
-        enough = fitting.by_pace[room[fitting.by_pace] >= stash_bytes]
+        enough = fitting.by_cycles[room[fitting.by_cycles] >= stash_bytes]
         key = id(layouts), len(enough)
         if key not in self._shapes:
             self._shapes[key] = KernelShapes(fitting, enough, self._limit)

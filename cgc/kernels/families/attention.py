@@ -31,7 +31,7 @@ from cgc.kernels.assignment import (
     Group,
     claim_epilogue,
     claim_products,
-    constant_shaped,
+    is_broadcast_or_constant,
     single,
     weight_operand,
 )
@@ -51,15 +51,19 @@ from cgc.kernels.program import PASS_THROUGH, PRODUCTS, RELABELS, Program, eleme
 from cgc.kernels.sizing import element_bytes, op_work, update_bytes
 from cgc.passes.constant_fold import constant_splat, evaluate_value
 
-_SCORES = RELABELS | frozenset(
+# Ops on the scores between the two products of an attention that is not one op.
+_SCORE_OPS = RELABELS | frozenset(
     {ops.AddOp, ops.SubOp, ops.MulOp, ops.DivOp, ops.MaxOp, ops.MinOp, ops.ClampOp}
     | {ops.SelectOp, ops.SoftmaxOp}
 )
-_ON_THE_WAY = PASS_THROUGH | frozenset(
+# Ops between a projection and the core: bias, scale, and slices of a joint projection.
+_PROJECTION_PATH = PASS_THROUGH | frozenset(
     {ops.BiasAddOp, ops.AddOp, ops.MulOp, ops.SliceOp, ops.StridedSliceOp, ops.SplitOp}
 )
-
-_BETWEEN = PASS_THROUGH | frozenset({ops.AddOp, ops.MulOp, ops.DivOp, ops.ConcatOp, ops.PadOp, ops.ReduceOp})
+# Backward ops that combine the gradients of queries, keys and values.
+_COMBINING = PASS_THROUGH | frozenset(
+    {ops.AddOp, ops.MulOp, ops.DivOp, ops.ConcatOp, ops.PadOp, ops.ReduceOp}
+)
 
 
 @dataclass(frozen=True)
@@ -128,63 +132,63 @@ def _mask_ops(program: Program, mask: SSAValue, users: set[int]) -> set[int]:
 
 
 def _match_unfused(assignment: Assignment, index: int) -> _Core | None:
-    """Match a softmax whose operand comes from a product of two activations and whose result enters one."""
+    """Match a softmax between two products of activations."""
     program = assignment.program
     scores = shape_of(program.ops[index].results[0])
     # A softmax of a matrix is a classifier: scores have queries, keys, and heads or samples.
     if len(scores) < 3:
         return None
-    before = _walk(assignment, index, scores, forward=False)
-    after = _walk(assignment, index, scores, forward=True)
+    before = _find_product(assignment, index, scores, forward=False)
+    after = _find_product(assignment, index, scores, forward=True)
     if before is None or after is None:
         return None
     query, key = program.ops[before].operands
     probabilities, value = program.ops[after].operands
     if shape_of(probabilities) != scores:
         return None
-    members = _of_these_scores(assignment, {before, index, after}, scores)
+    members = _ops_on_scores(assignment, {before, index, after}, scores)
     return _Core(index, query, key, value, program.ops[after].results[0], frozenset(members))
 
 
-def _walk(assignment: Assignment, start: int, scores: tuple[int, ...], forward: bool) -> int | None:
-    """Return the product at the other end of a chain of elementwise ops on the scores, None without one."""
+def _find_product(assignment: Assignment, start: int, scores: tuple[int, ...], forward: bool) -> int | None:
+    """Return the product before or after elementwise ops on the scores; None if there is none."""
     program = assignment.program
     pending, seen = [start], {start}
     while pending:
         index = pending.pop(0)
-        near = program.user_indices(index) if forward else program.producers(index)
-        for other in near:
+        neighbors = program.user_indices(index) if forward else program.producers(index)
+        for other in neighbors:
             if other in seen or other not in program.forward or not assignment.is_free(other):
                 continue
             seen.add(other)
             if program.kinds[other] is ops.MatMulOp and weight_operand(assignment, other) is None:
                 return other
-            if program.kinds[other] in _SCORES and shape_of(program.ops[other].results[0]) == scores:
+            if program.kinds[other] in _SCORE_OPS and shape_of(program.ops[other].results[0]) == scores:
                 pending.append(other)
     return None
 
 
-def _of_these_scores(assignment: Assignment, core: set[int], scores: tuple[int, ...]) -> set[int]:
-    """Return all free ops that read or write a tensor of the scores' shape that comes from the core."""
+def _ops_on_scores(assignment: Assignment, core: set[int], scores: tuple[int, ...]) -> set[int]:
+    """Return the core and all free ops that are connected to it by tensors of the shape of the scores."""
     program = assignment.program
     found, pending = set(core), list(core)
     while pending:
         index = pending.pop()
         op = program.ops[index]
-        near = [
+        neighbors = [
             user
             for result in op.results
-            if shape_of(result) == scores and not constant_shaped(program, index)
+            if shape_of(result) == scores and not is_broadcast_or_constant(program, index)
             for user in program.users(result)
         ]
-        near += [
+        neighbors += [
             producer
             for operand in op.operands
             if shape_of(operand) == scores
             and (producer := program.producer(operand)) is not None
-            and not constant_shaped(program, producer)
+            and not is_broadcast_or_constant(program, producer)
         ]
-        new = {other for other in near if other not in found and assignment.is_free(other)}
+        new = {other for other in neighbors if other not in found and assignment.is_free(other)}
         found |= new
         pending += new
     return found
@@ -194,7 +198,7 @@ def _claim_layer(assignment: Assignment, core: _Core) -> None:
     """Open a kernel for a core, and claim projections, masks, gradients and updates."""
     group = assignment.open(ATTENTION, core.anchor)
     read = [operand for index in core.members for operand in assignment.program.ops[index].operands]
-    # A constant mask is part of the kernel that reads it first, and no stream.
+    # A constant mask does not stream: it is part of the first kernel that reads it.
     masks = assignment.program.constants_of(read)
     for index in sorted(core.members | masks):
         assignment.claim(group, index)
@@ -202,8 +206,8 @@ def _claim_layer(assignment: Assignment, core: _Core) -> None:
         _claim_projection(assignment, group, value) for value in (core.query, core.key, core.value)
     ]
     outputs = _claim_output(assignment, group, core.context)
-    _claim_before(assignment, group)
-    _claim_between(assignment, group)
+    _claim_input_moves(assignment, group)
+    _claim_combining_ops(assignment, group)
     program = assignment.program
     *leading, rows, depth = shape_of(core.query)
     heads = max(1, math.prod(leading) // program.batch_size)
@@ -228,13 +232,13 @@ def _claim_layer(assignment: Assignment, core: _Core) -> None:
 
 
 def _claim_projection(assignment: Assignment, group: Group, value: SSAValue) -> int | None:
-    """Claim the product with weights that makes queries, keys or values, with its bias; None without one."""
+    """Claim the projection that computes queries, keys or values, with its bias; None if there is none."""
     program = assignment.program
     path: list[int] = []
     while (index := program.producer(value)) is not None and index in program.forward:
         if program.kinds[index] is ops.MatMulOp:
             break
-        if program.kinds[index] not in _ON_THE_WAY or assignment.owner(index) not in (None, group):
+        if program.kinds[index] not in _PROJECTION_PATH or assignment.owner(index) not in (None, group):
             return None
         path.append(index)
         value = program.ops[index].operands[0]
@@ -247,8 +251,8 @@ def _claim_projection(assignment: Assignment, group: Group, value: SSAValue) -> 
     position = weight_operand(assignment, index)
     if position is None:
         return None
-    for on_the_way in path:
-        assignment.claim(group, on_the_way)
+    for path_op in path:
+        assignment.claim(group, path_op)
     # One product may compute several of the three, as slices of its result.
     if assignment.claim(group, index):
         _claim_weights(assignment, group, index, position, path)
@@ -268,17 +272,17 @@ def _claim_weights(
             origin, path = program.origin(operand)
             if origin in program.state:
                 states.append(origin)
-                for on_the_way in path:
-                    assignment.claim(group, on_the_way)
+                for path_op in path:
+                    assignment.claim(group, path_op)
     for state in states:
         assignment.claim_update(group, state)
 
 
 def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> int:
-    """Claim the product with weights that follows the heads, with its bias.
+    """Claim the output projection that follows the heads, with its bias.
 
     Returns:
-        Its number of outputs, 0 without one.
+        Its number of outputs; 0 if there is none.
     """
     program = assignment.program
     path: list[int] = []
@@ -295,33 +299,33 @@ def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> in
     position = weight_operand(assignment, index)
     if position is None:
         return 0
-    for on_the_way in (*path, index):
-        assignment.claim(group, on_the_way)
+    for path_op in (*path, index):
+        assignment.claim(group, path_op)
     _claim_weights(assignment, group, index, position, ())
     for state in claim_epilogue(assignment, group, index):
         assignment.claim_update(group, state)
     return shape_of(program.ops[index].results[0])[-1]
 
 
-def _claim_before(assignment: Assignment, group: Group) -> None:
+def _claim_input_moves(assignment: Assignment, group: Group) -> None:
     """Claim transposes and reshapes that only members read."""
     program = assignment.program
     pending = sorted(group.members)
     while pending:
         for index in program.producers(pending.pop()):
-            only_members = group.members.issuperset(program.user_indices(index))
-            moves = program.kinds[index] in PASS_THROUGH and program.is_per_sample(index)
-            if only_members and moves and assignment.claim(group, index):
+            is_private = group.members.issuperset(program.user_indices(index))
+            is_move = program.kinds[index] in PASS_THROUGH and program.is_per_sample(index)
+            if is_private and is_move and assignment.claim(group, index):
                 pending.append(index)
 
 
-def _claim_between(assignment: Assignment, group: Group) -> None:
-    """Claim ops that scale or combine results of members for members, as for queries, keys and values."""
+def _claim_combining_ops(assignment: Assignment, group: Group) -> None:
+    """Claim ops that read only results of members, such as a sum of gradients of queries and keys."""
     program = assignment.program
     pending = sorted({user for index in group.members for user in program.user_indices(index)})
     while pending:
         index = pending.pop()
-        kinds = PASS_THROUGH if index in program.forward else _BETWEEN
+        kinds = PASS_THROUGH if index in program.forward else _COMBINING
         if not assignment.is_free(index) or not program.is_per_sample(index):
             continue
         if program.kinds[index] not in kinds:
@@ -336,11 +340,11 @@ def _claim_between(assignment: Assignment, group: Group) -> None:
 _PARAMETERS = frozenset(
     {
         "rows",  # queries of a sample
-        "keys",  # that a query is compared with
+        "keys",  # keys that a query is compared with
         "heads",
         "inputs",  # length of a row before the projections; of the heads where there are none
-        "width",  # of all heads together
-        "projections",  # of query, key and value: how many this kernel computes
+        "width",  # total width of all heads
+        "projections",  # number of products that project query, key and value in this kernel
         "outputs",  # length of a row of the result; 0 where this kernel does not project it
         "passes",  # 3 with gradients, 1 without
         "element_bytes",  # of the streamed elements
@@ -356,11 +360,11 @@ _OPTIONAL = frozenset(
         "update_bytes",  # part of resident_bytes that only the weight update reads; 0 if left out
     }
 )
-_LONGEST_CORE = 600
+_MAX_CORE_LENGTH = 600
 
 
 def attention_configurations(parameters: Mapping[str, int]) -> Configurations:
-    """Return all layouts by a, b and f, as in the figure of this module."""
+    """Return all layouts by a, b and f, as drawn at the top of this module."""
     a, b, f = _layouts(parameters)
     projections, backward = parameters["projections"], int(parameters["passes"] > 1)
     output = int(parameters["outputs"] > 0)
@@ -390,33 +394,32 @@ def attention_configurations(parameters: Mapping[str, int]) -> Configurations:
 
 
 def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
-    """Return a, b and f of every layout worth trying: with projections, cores up to three times as wide."""
+    """Return a, b and f of every layout to try."""
     if not parameters["projections"] and not parameters["outputs"]:
-        ladder = line_ladder(_LONGEST_CORE)
+        ladder = line_ladder(_MAX_CORE_LENGTH)
         a, f = (grid.ravel() for grid in np.meshgrid(ladder[ladder <= 200], ladder, indexing="ij"))
         return a, np.zeros_like(a), f
     pieces = math.ceil(parameters["inputs"] / coefficient("smallest_piece"))
     first = useful_splits(parameters["inputs"])
     second = useful_splits(parameters["width"])
     second = second[second <= coefficient("matmul_lines_max")]
-    grids = np.meshgrid(first[first <= pieces], second, line_ladder(_LONGEST_CORE), indexing="ij")
+    grids = np.meshgrid(first[first <= pieces], second, line_ladder(_MAX_CORE_LENGTH), indexing="ij")
     a, b, f = (grid.ravel() for grid in grids)
-    sensible = f <= 6 * b + 60
-    even = f == f.min()  # once for every a and b: a core that ends where the projections end
+    sensible = f <= 6 * b + 60  # no cores much wider than the projections
+    aligned = f == f.min()  # once for every a and b: a core that ends where the projections end
     return (
-        np.concatenate([a[sensible], a[even]]),
-        np.concatenate([b[sensible], b[even]]),
-        np.concatenate([f[sensible], 2 * b[even]]),
+        np.concatenate([a[sensible], a[aligned]]),
+        np.concatenate([b[sensible], b[aligned]]),
+        np.concatenate([f[sensible], 2 * b[aligned]]),
     )
 
 
 def _slowest_block(parameters: Mapping[str, int], a: Ints, b: Ints, f: Ints) -> tuple[Floats, Floats]:
     """Return compute and transmission cycles of a row in the slowest block."""
-    # The forward core; the backward one takes as long.
+    # The backward core takes as long as the forward one: it has twice the work and twice the PEs.
     scores = parameters["heads"] * parameters["keys"]
     work = coefficient("attention_mac") * _products(parameters) + coefficient("attention_exp") * scores
-    cycles: Floats = coefficient("attention_start") + width_factor(parameters) * work / (a * f)
-    core = cycles
+    core: Floats = coefficient("attention_start") + width_factor(parameters) * work / (a * f)
     compute = np.maximum(core, _projection_row(parameters, a, b))
     tile_in, tile_out = _tiles(parameters, a, b)
     wire = tile_wire_cycles(tile_in, tile_out) * width_factor(parameters) + coefficient("matmul_wire_start")
@@ -483,14 +486,15 @@ ATTENTION = Family(
     fastest=(": every row looks at {keys:,} keys with {heads:,} heads, more PEs do not help."),
 )
 
-_OTHER_SCORES = PRODUCTS | {ops.AttentionOp, ops.SoftmaxOp}
+# The search for a mask ends at these ops.
+_NO_MASK_OPS = PRODUCTS | {ops.AttentionOp, ops.SoftmaxOp}
 
 
 def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAValue], size: int) -> bool:
     """Return True if a constant mask hides all later keys from every query.
 
-    Such a mask has one value above the diagonal and another one on it, whether it is added to the scores,
-    multiplies them or selects among them. It may be combined with others, such as one of padding.
+    The mask may be added to the scores, multiply them or select among them, and be combined with other masks,
+    such as one of padding.
 
     Args:
         program: the step.
@@ -509,12 +513,13 @@ def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAVal
             mask = evaluate_value(value, size * size)
             if mask is not None and _hides_later_keys(mask.reshape(size, size)):
                 return True
-        elif shape_of(value)[-2:] == (size, size) and program.kinds[index] not in _OTHER_SCORES:
+        elif shape_of(value)[-2:] == (size, size) and program.kinds[index] not in _NO_MASK_OPS:
             pending += program.ops[index].operands
     return False
 
 
 def _hides_later_keys(mask: AnyArray) -> bool:
+    """Return True if a mask has one value above the diagonal, and other values on it."""
     if len(mask) < 2:
         return False
     hidden = mask[0, 1]

@@ -16,18 +16,18 @@ from cgc.kernels.cost import width_factor
 from cgc.kernels.families.products import FULLY_CONNECTED
 from cgc.kernels.program import elements
 from cgc.kernels.row_cost import PARAMETERS
-from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
+from cgc.kernels.sizing import ROW_LIMIT_TEXT, row_figures, widest_rows
 
 _SCALES = frozenset({ops.MulOp, ops.DivOp})
 
 
 def match_tables(assignment: Assignment) -> None:
-    """Open a kernel for each table; one that is the weights of a fully connected layer joins its kernel."""
-    # Only a lookup of samples opens a kernel: a lookup of the rows that an update takes, also of the
-    # optimizer's state, is part of the update.
+    """Open a kernel for each table; one that is also a weight of a fully connected layer joins its kernel."""
     program = assignment.program
     by_table: dict[SSAValue, Group] = {}
     lookups = [index for index, kind in enumerate(program.kinds) if kind is ops.GatherOp]
+    # Forward lookups first: the update of a table contains lookups as well, of the updated rows and of the
+    # optimizer's state, which must not open kernels.
     for index in sorted(lookups, key=lambda index: index not in program.forward):
         if not assignment.is_free(index):
             continue
@@ -38,14 +38,14 @@ def match_tables(assignment: Assignment) -> None:
         if group is None:
             group = assignment.open(EMBEDDING, index)
         by_table[table] = group
-        for on_the_way in (index, *path):
-            assignment.claim(group, on_the_way)
+        for path_op in (index, *path):
+            assignment.claim(group, path_op)
         assignment.claim_update(group, table)
         _claim_scale(assignment, group, index)
 
 
 def _tied_kernel(assignment: Assignment, table: SSAValue) -> Group | None:
-    """Return the fully connected kernel whose weights a table is."""
+    """Return the fully connected kernel that has a table as its weights."""
     program = assignment.program
     for user in program.users(table):
         readers = [user, *program.user_indices(user)] if program.kinds[user] is ops.CastOp else [user]
@@ -62,17 +62,17 @@ def _tied_kernel(assignment: Assignment, table: SSAValue) -> Group | None:
 
 
 def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
-    """Claim the factor of rows after a lookup, and its gradient before the update."""
+    """Claim the scaling of rows after a lookup, and of their gradients before the update."""
     program = assignment.program
     if index not in program.forward:
         return
-    near = program.users_through_casts(index)
+    candidates = program.users_through_casts(index)
     for member in sorted(group.members):
         if program.kinds[member] is ops.ScatterNdOp:
             origin, _ = program.origin(program.ops[member].operands[1])
             producer = program.producer(origin)
-            near += [] if producer is None or producer in program.forward else [producer]
-    for user in near:
+            candidates += [] if producer is None or producer in program.forward else [producer]
+    for user in candidates:
         constant = any(
             program.producer(operand) in program.constant for operand in program.ops[user].operands
         )
@@ -80,12 +80,12 @@ def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
             assignment.claim(group, user)
 
 
-_LONGEST_LINE = 800
+_MAX_LINE_LENGTH = 800
 
 
 def _configurations(parameters: Mapping[str, int]) -> Configurations:
-    """Return rectangles from a ladder of lengths; more PEs only hold more and do not speed up a lookup."""
-    ladder = line_ladder(_LONGEST_LINE)
+    """Return all rectangles; more PEs hold more of the table, but do not speed up a lookup."""
+    ladder = line_ladder(_MAX_LINE_LENGTH)
     width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
     pes = width * height
     factor = width_factor(parameters) * parameters["passes"] / 2 * parameters["rows"]
@@ -113,6 +113,6 @@ EMBEDDING = Family(
     parameters=PARAMETERS,
     figures=row_figures,
     rows=widest_rows,
-    fastest=ROWS_AT_THEIR_FASTEST,
+    fastest=ROW_LIMIT_TEXT,
     label=lambda _program, _group: "emb",
 )

@@ -46,13 +46,13 @@ _cache: OrderedDict[Hashable, tuple[ModuleOp, LoopProgram]] = OrderedDict()
 
 
 def match_rest(assignment: Assignment) -> None:
-    """Assign every remaining op: to a neighbor's kernel if it costs nothing, else to a generated kernel."""
+    """Assign each remaining op to a neighbor's kernel if it costs nothing, else to a generated kernel."""
     _follow_producers(assignment)
     _follow_users(assignment)
     _open_fused(assignment)
-    # Once more: constants and broadcasts of the new kernels.
+    # Repeat for constants and broadcasts that the new kernels read.
     _follow_users(assignment)
-    # Assign shared scalars, and constants that only the step returns, to the kernel of scalars.
+    # Shared scalars, and constants that only the step returns, belong to the kernel of scalars.
     group = next((found for found in assignment.groups if found.family is CONTROL), None)
     for index in assignment.free():
         if group is None:
@@ -93,7 +93,7 @@ def _follow_users(assignment: Assignment) -> None:
     A scalar that several kernels read remains for the kernel of the step's scalars.
     """
     program = assignment.program
-    # From the last to the first, so that chains of such ops follow their last user.
+    # In reverse order, so that a chain of such ops follows the user of its last op.
     for index in reversed(assignment.free()):
         if program.kinds[index] in FREE | RELABELS:
             owners = [owner for user in program.user_indices(index) if (owner := assignment.owner(user))]
@@ -105,16 +105,16 @@ def _follow_users(assignment: Assignment) -> None:
 def _open_fused(assignment: Assignment) -> None:
     """Open generated kernels for groups of adjacent ops of a layer, and kernels of updates."""
     program = assignment.program
-    working = [index for index in assignment.free() if program.kinds[index] not in FREE]
-    clusters = _Clusters(working)
+    candidates = [index for index in assignment.free() if program.kinds[index] not in FREE]
+    clusters = _Clusters(candidates)
     for state in program.replacements:
         # Unite the update of a parameter with the first op that uses it.
         region = [index for index in update_region(program, state) if index in clusters]
         users = [index for index in program.users(state) if index in clusters and index in program.forward]
         for index in (*region[1:], *users[:1]):
             clusters.join(region[0] if region else index, index)
-    paths = {index: program.ops[index].layer for index in working}
-    for index in working:
+    paths = {index: program.ops[index].layer for index in candidates}
+    for index in candidates:
         for user in program.user_indices(index):
             if user in clusters and paths[index] == paths[user]:
                 clusters.join(index, user)
@@ -135,9 +135,9 @@ def _open_fused(assignment: Assignment) -> None:
 
 
 def _join_layers(clusters: _Clusters, program: Program, paths: dict[int, LayerPath]) -> None:
-    """Unite the pieces of a layer, such as its forward and backward ops, unless it contains layers."""
-    every = {op.layer for op in program.ops}
-    outer = {path[:depth] for path in every if path for depth in range(len(path))}
+    """Unite the parts of a layer, such as its forward and backward ops, unless the layer contains others."""
+    all_paths = {op.layer for op in program.ops}
+    outer = {path[:depth] for path in all_paths if path for depth in range(len(path))}
     first: dict[LayerPath, int] = {}
     for index, path in paths.items():
         if path and path not in outer:
@@ -149,7 +149,7 @@ def _group_of_layer(assignment: Assignment, index: int) -> Group | None:
     ops = assignment.program.ops
     path = ops[index].layer
     for group in assignment.groups:
-        if path and group.family.takes_layer and ops[group.anchor].layer == path:
+        if path and group.family.absorbs_layer and ops[group.anchor].layer == path:
             return group
     return None
 
@@ -192,7 +192,7 @@ def generate(program: Program, members: Sequence[int]) -> GeneratedKernel:
         program: the step.
         members: positions of its ops, ascending.
     """
-    members = _with_repeats(program, members)
+    members = _with_broadcasts(program, members)
     inputs, outputs = _border(program, members)
     nests = _lower(program, members, inputs, outputs)[1]
     arguments = [number for number, value in enumerate(nests.values) if value.argument is not None]
@@ -225,7 +225,7 @@ def lair_text(module: ModuleOp, graph: KernelGraph) -> str:
     found: dict[int, ModuleOp] = {}
     for kernel in graph.kernels:
         if kernel.loops is not None:
-            members = _with_repeats(program, kernel.op_indices)
+            members = _with_broadcasts(program, kernel.op_indices)
             lowered, _ = _lower(program, members, *_border(program, members))
             users.setdefault(id(lowered), []).append(kernel.name)
             found[id(lowered)] = lowered
@@ -257,23 +257,22 @@ def _rename_functions(module: ModuleOp, name: str) -> list[FuncOp]:
     return functions
 
 
-def _with_repeats(program: Program, members: Sequence[int]) -> list[int]:
-    """Add the broadcasts of other kernels that the members read, ascending."""
-    # Every kernel repeats elements itself: only the operand of a broadcast streams to it, such as one loss
-    # scale.
+def _with_broadcasts(program: Program, members: Sequence[int]) -> list[int]:
+    """Return the members and the broadcasts of other kernels that they read, ascending."""
+    # Only the operand of a broadcast streams to a kernel, such as a loss scale: the kernel repeats it itself.
     found = set(members)
-    waiting = list(members)
-    while waiting:
-        for operand in program.ops[waiting.pop()].operands:
+    pending = list(members)
+    while pending:
+        for operand in program.ops[pending.pop()].operands:
             producer = program.producer(operand)
             if producer is not None and producer not in found and isinstance(operand.owner, BroadcastInDimOp):
                 found.add(producer)
-                waiting.append(producer)
+                pending.append(producer)
     return sorted(found)
 
 
 def _border(program: Program, members: Sequence[int]) -> tuple[list[SSAValue], list[SSAValue]]:
-    """Return the values that a group reads, non-splat constants included, and its values that others read."""
+    """Return the values that enter a group, non-splat constants included, and those that leave it."""
     inside = set(members)
     inputs: dict[SSAValue, None] = {}
     for index in members:
@@ -296,9 +295,9 @@ def _border(program: Program, members: Sequence[int]) -> tuple[list[SSAValue], l
 
 
 def _leaves(program: Program, result: SSAValue, inside: AbstractSet[int]) -> bool:
-    """Return True if another kernel needs a result of this one; broadcasts are repeated by their readers."""
-    repeated = isinstance(result.owner, BroadcastInDimOp)
-    return not repeated and any(user not in inside for user in program.users(result))
+    """Return True if another kernel reads a result of this one; readers recompute broadcasts themselves."""
+    is_recomputed = isinstance(result.owner, BroadcastInDimOp)
+    return not is_recomputed and any(user not in inside for user in program.users(result))
 
 
 def _lower(
@@ -306,7 +305,7 @@ def _lower(
 ) -> tuple[ModuleOp, LoopProgram]:
     """Lower a group to LAIR; groups that compute the same share the result."""
     ops = [program.ops[index] for index in members]
-    # A key that is equal for groups that compute the same, whatever the names of their values.
+    # Groups that compute the same have the same key, whatever the names of their values.
     numbers: dict[SSAValue, int] = {value: number for number, value in enumerate(inputs)}
     keys: list[Hashable] = [tuple(value.type for value in inputs)]
     for op in ops:

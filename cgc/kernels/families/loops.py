@@ -1,4 +1,4 @@
-"""Kernels that loop over elements: pooling, joints of streams, and the families of generated kernels."""
+"""Kernels that loop over elements: pooling, concatenation, and the families of generated kernels."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def match_pooling(assignment: Assignment) -> None:
 def _pools_images(assignment: Assignment, index: int, op: ReduceOp) -> bool:
     """Return True if a forward op takes the mean or maximum over height and width, or over a volume."""
     space = tuple(range(1, len(shape_of(op.x)) - 1))
-    over_space = len(space) in (2, 3) and op.dimensions == space and op.reduce_kind in ("MEAN", "MAX")
+    is_pooling = len(space) in (2, 3) and op.dimensions == space and op.reduce_kind in ("MEAN", "MAX")
     program = assignment.program
     return (
-        over_space
+        is_pooling
         and assignment.is_free(index)
         and index in program.forward
         and op.x in program.per_sample_values
@@ -62,20 +62,20 @@ def _claim_spread_gradient(assignment: Assignment, group: Group, op: ReduceOp) -
 def _claim_gradients(
     assignment: Assignment, group: Group, pool: PoolOp, others: list[tuple[int, WindowOp]]
 ) -> None:
-    """Claim the gradients of the same windows: those of MAX by x, those of AVG by layer and shape."""
+    """Claim the gradients of a pooling."""
     program = assignment.program
     gradient = ops.MaxPoolGradOp if pool.pool_type == "MAX" else ops.AvgPoolGradOp
     path = program.ops[group.anchor].layer
     for index, op in others:
-        same = op.properties.items() <= pool.properties.items()
-        if program.kinds[index] is not gradient or not same:
+        same_window = op.properties.items() <= pool.properties.items()
+        if program.kinds[index] is not gradient or not same_window:
             continue
         if gradient is ops.MaxPoolGradOp:
-            its_own = op.operands[0] is pool.x
-        else:
-            its_own = bool(path) and path == op.layer
-            its_own = its_own and tensor_of(op.results[0]) == tensor_of(pool.x)
-        if its_own:
+            is_gradient = op.operands[0] is pool.x
+        else:  # the gradient of a mean does not read x
+            is_gradient = bool(path) and path == op.layer
+            is_gradient = is_gradient and tensor_of(op.results[0]) == tensor_of(pool.x)
+        if is_gradient:
             assignment.claim(group, index)
 
 
@@ -88,51 +88,51 @@ POOLING = loop_family(
 )
 
 
-def match_joints(assignment: Assignment) -> None:
-    """Open a kernel for each joint of streams of samples."""
+def match_concats(assignment: Assignment) -> None:
+    """Open a kernel for each concatenation of streams of samples."""
     program = assignment.program
-    joints, cuts = [], defaultdict[LayerPath, list[int]](list)
+    concats, slices = [], defaultdict[LayerPath, list[int]](list)
     for index in assignment.free():
         kind, is_forward = program.kinds[index], index in program.forward
         if kind is ops.ConcatOp and is_forward and program.is_per_sample(index):
-            joints.append(index)
+            concats.append(index)
         elif kind in (ops.SliceOp, ops.SplitOp) and not is_forward:
-            cuts[program.ops[index].layer].append(index)
-    for index in joints:
+            slices[program.ops[index].layer].append(index)
+    for index in concats:
         path = program.ops[index].layer
-        _match_joint(assignment, index, cuts[path] if path else ())
+        _claim_concat(assignment, index, slices[path] if path else ())
 
 
-def _match_joint(assignment: Assignment, index: int, cuts: Iterable[int]) -> None:
-    """Assign a joint, and the slices that cut a gradient of its result into those of its operands.
+def _claim_concat(assignment: Assignment, index: int, slices: Iterable[int]) -> None:
+    """Open a kernel for a concatenation and its gradient.
 
     Args:
-        assignment: of ops to kernels.
-        index: of the joint.
-        cuts: slices and splits of gradients in its layer; some may have a kernel by now.
+        assignment: all ops with their kernels.
+        index: position of the concatenation.
+        slices: slices and splits of gradients in its layer; some may have a kernel already.
     """
     program = assignment.program
     op = program.ops[index]
     parts = {value.type for value in op.operands}
     group = assignment.open(DATA_MOVEMENT, index)
-    for other in cuts:
-        cut = program.ops[other]
-        same_sizes = cut.operands[0].type == op.results[0].type and {r.type for r in cut.results} <= parts
-        if same_sizes:
+    for other in slices:
+        gradient = program.ops[other]
+        of_result = gradient.operands[0].type == op.results[0].type
+        if of_result and {result.type for result in gradient.results} <= parts:
             assignment.claim(group, other)
 
 
 DATA_MOVEMENT = loop_family(
     name="data_movement",
     doc="ops that only move elements",
-    match=match_joints,
+    match=match_concats,
     has_images=True,
     label="move",
 )
 
 ELEMENTWISE = loop_family(
     name="elementwise",
-    doc="ops on elements at one place",
+    doc="elementwise ops",
 )
 
 REDUCTION = loop_family(

@@ -22,9 +22,10 @@ from cgc.kernels.configurations import (
 from cgc.kernels.cost import LINES, line_cycles, reserve
 from cgc.kernels.program import RELABELS, Program, elements
 from cgc.kernels.row_cost import PARAMETERS
-from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, rows_of, widest_rows
+from cgc.kernels.sizing import ROW_LIMIT_TEXT, row_figures, rows_of, widest_rows
 
-_FOLLOWING = RELABELS | frozenset(
+# Ops on the losses of the samples up to the scalar loss, and on the gradient of the logits.
+_EPILOGUE_OPS = RELABELS | frozenset(
     {ops.ReduceOp, ops.MulOp, ops.DivOp, ops.AddOp, ops.NegOp, ops.BroadcastInDimOp, ops.SelectOp}
 )
 
@@ -44,7 +45,7 @@ def _claim_following(assignment: Assignment, group: Group, users: list[int], lim
     """Claim the ops on the losses of the samples, up to the reduction to a scalar."""
     program = assignment.program
     for user in users:
-        fits = program.kinds[user] in _FOLLOWING and program.elements(user) <= limit
+        fits = program.kinds[user] in _EPILOGUE_OPS and program.elements(user) <= limit
         if fits and assignment.claim(group, user) and program.elements(user) > 1:
             _claim_following(assignment, group, program.user_indices(user), limit)
 
@@ -53,7 +54,7 @@ def _claim_gradient(assignment: Assignment, group: Group, users: list[int], size
     """Claim elementwise ops on the gradient of the logits, and the ops that broadcast the scale."""
     program = assignment.program
     for user in users:
-        fits = program.kinds[user] in _FOLLOWING and program.elements(user) == size
+        fits = program.kinds[user] in _EPILOGUE_OPS and program.elements(user) == size
         if not fits or user in program.forward or not assignment.claim(group, user):
             continue
         _claim_scale(assignment, group, user)
@@ -63,32 +64,32 @@ def _claim_gradient(assignment: Assignment, group: Group, users: list[int], size
 def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
     program = assignment.program
     for producer in program.producers(index):
-        scale = program.kinds[producer] in _FOLLOWING and producer not in program.forward
+        scale = program.kinds[producer] in _EPILOGUE_OPS and producer not in program.forward
         if scale and program.elements(producer) > 1 and assignment.claim(group, producer):
             _claim_scale(assignment, group, producer)
 
 
+# A layout with many lines may be folded: N times as wide, with an Nth of the height.
 _FOLDS = np.array([1, 2, 4, 8], np.int64)
-_MOST_AT_ONCE = 3000
+_MAX_PARALLEL_ROWS = 3000
 
 
 def _configurations(parameters: Mapping[str, int]) -> Configurations:
     """Return layouts by number of lines; a line is as long as the steps of the loss, or its memory, need."""
-    # Where one line has room for all classes, several lines may work on a row each. Logits have 32 bits
-    # whatever the precision of the rest, so the figures apply without a factor.
-    lines, at_once, folds = _layouts(parameters)
+    lines, parallel_rows, folds = _layouts(parameters)
     piece = ceil_div(parameters["row_elements"], lines)
-    rows = ceil_div(parameters["rows"], at_once) * parameters["passes"] / 2
+    rows = ceil_div(parameters["rows"], parallel_rows) * parameters["passes"] / 2
+    # No width factor: logits have 32 bits whatever the precision of other tensors.
     row = coefficient("loss_element") * piece + coefficient("loss_hop") * lines + coefficient("start")
-    long = int(coefficient("loss_lines")) + np.ceil(piece / coefficient("loss_buffer")).astype(np.int64)
-    pes = long * lines * at_once
+    length = int(coefficient("loss_lines")) + np.ceil(piece / coefficient("loss_buffer")).astype(np.int64)
+    pes = length * lines * parallel_rows
     cycles = rows * row + parameters["step_millicycles"] / 1000 / parameters["batch"] / pes
     wire = rows * coefficient("loss_wire_element") * piece
     buffers = coefficient("row_buffers") * 4 * piece
     held = parameters["resident_bytes"] / pes
     return Configurations(
-        width=long * folds,
-        height=lines * at_once // folds,
+        width=length * folds,
+        height=lines * parallel_rows // folds,
         compute_cycles=whole_cycles(cycles.astype(np.float64)),
         transmission_cycles=whole_cycles(np.maximum(wire, line_cycles(parameters))),
         memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
@@ -102,13 +103,16 @@ def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
     classes = parameters["row_elements"]
     lines = useful_splits(classes)
     lines = lines[lines <= coefficient("matmul_lines_max")]
-    at_once = np.ones(1, np.int64)
+    parallel_rows = np.ones(1, np.int64)
     if classes <= coefficient("loss_buffer"):
+        # One line has room for all classes, so several lines may work on one row each.
         lines = np.ones(1, np.int64)
-        at_once = line_ladder(min(parameters["rows"], _MOST_AT_ONCE))
-    lines, at_once, folds = (grid.ravel() for grid in np.meshgrid(lines, at_once, _FOLDS, indexing="ij"))
-    useful = (lines * at_once) % folds == 0
-    return lines[useful], at_once[useful], folds[useful]
+        parallel_rows = line_ladder(min(parameters["rows"], _MAX_PARALLEL_ROWS))
+    lines, parallel_rows, folds = (
+        grid.ravel() for grid in np.meshgrid(lines, parallel_rows, _FOLDS, indexing="ij")
+    )
+    useful = (lines * parallel_rows) % folds == 0
+    return lines[useful], parallel_rows[useful], folds[useful]
 
 
 def _label(program: Program, group: Group) -> str:
@@ -135,9 +139,9 @@ LOSS = Family(
     optional=LINES,
     figures=row_figures,
     rows=widest_rows,
-    fastest=ROWS_AT_THEIR_FASTEST,
+    fastest=ROW_LIMIT_TEXT,
     has_images=True,
-    keeps_samples=False,
-    takes_layer=True,
+    stores_operands=False,
+    absorbs_layer=True,
     label=_label,
 )

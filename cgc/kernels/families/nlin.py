@@ -1,8 +1,7 @@
-"""Separate activations: GELU, written-out ones, and those that no fully connected layer includes.
+"""Activations with a kernel of their own: GELU, formulas, and those that no fully connected layer includes.
 
-Those that a program writes out are formulas: `0.5 * x * (1 + tanh(...))` is a GELU in any order, precision
-and with any constants. Its kernel runs the ops as they are, so that every number is rounded where the program
-rounds it.
+A formula is an activation written as elementwise ops: `0.5 * x * (1 + tanh(...))` is a GELU, in any order of
+the ops, in any precision and with any constants.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from cgc.passes.constant_fold import constant_splat
 
 _ACTIVATIONS = ops_where(lambda op: op.TRAITS.activation) | {CompositeOp}
 
-# Ops that make more of a formula than a scale and a shift.
-_CURVES = frozenset(
+# A formula without any of these ops is only a scale and a shift.
+_NONLINEAR = frozenset(
     {ops.ReluOp, ops.LeakyReluOp, ops.HardSigmoidOp, ops.EluOp, ops.SoftplusOp, ops.SigmoidOp, ops.TanhOp}
     | {ops.ErfOp, ops.ExpOp, ops.Expm1Op, ops.LogOp, ops.Log1pOp, ops.PowOp}
     | {ops.MaxOp, ops.MinOp, ops.ClampOp}
 )
 
-# Curves in a formula: Mish has an exponential, a logarithm and a tanh. More of them are no activation.
-_MOST_CURVES = 3
+# Mish has an exponential, a logarithm and a tanh. A formula with more nonlinear ops is no activation.
+_MAX_NONLINEAR = 3
 
 _GRADIENTS = frozenset(
     {ops.ReluGradOp, ops.LeakyReluGradOp, ops.EluGradOp}
@@ -37,13 +36,12 @@ _GRADIENTS = frozenset(
 )
 _SUMS = frozenset({ops.AddOp, ops.SubOp})
 _SCALES = frozenset({ops.MulOp, ops.DivOp, ops.NegOp, ops.ReciprocalOp, ops.SqrtOp, ops.RsqrtOp})
-_CHOICES = frozenset({ops.AbsOp, ops.SignOp, ops.CompareOp, ops.SelectOp})
-_POINTWISE = _CURVES | _GRADIENTS | _SUMS | _SCALES | _CHOICES | RELABELS
+_SELECTIONS = frozenset({ops.AbsOp, ops.SignOp, ops.CompareOp, ops.SelectOp})
+_POINTWISE = _NONLINEAR | _GRADIENTS | _SUMS | _SCALES | _SELECTIONS | RELABELS
 
 
 def match_activations(assignment: Assignment) -> None:
     """Open a kernel for each activation of samples whose neighbors all have kernels, with its gradient."""
-    # Written-out activations cost as much as those that are one op.
     program = assignment.program
     for index, op in enumerate(program.ops):
         if program.kinds[index] not in _ACTIVATIONS or not assignment.is_free(index):
@@ -57,10 +55,12 @@ def match_activations(assignment: Assignment) -> None:
                     assignment.claim(group, user)
         if isinstance(op, CompositeOp):
             state, path = program.origin(op.bias)
-            for on_the_way in path:
-                assignment.claim(group, on_the_way)
+            for path_op in path:
+                assignment.claim(group, path_op)
             if state in program.state:
                 assignment.claim_update(group, state)
+    # The kernel of a formula costs as much as that of a single op. It runs the ops as they are, so that every
+    # number is rounded where the program rounds it.
     for members in _formulas(assignment):
         group = assignment.open(NLIN, members[0])
         for index in members:
@@ -68,28 +68,28 @@ def match_activations(assignment: Assignment) -> None:
 
 
 def _formulas(assignment: Assignment) -> list[list[int]]:
-    """Return the ops of each written-out activation, ascending, if all its neighbors have kernels."""
-    found: list[list[int]] = []
+    """Return the ops of each activation that is a formula, ascending, if all its neighbors have kernels."""
+    formulas: list[list[int]] = []
     taken: set[int] = set()
     for index in assignment.free():
-        if index in taken or assignment.program.kinds[index] not in _CURVES:
+        if index in taken or assignment.program.kinds[index] not in _NONLINEAR:
             continue
         members = _formula(assignment, index)
         if members is not None and members.isdisjoint(taken):
-            found.append(sorted(members))
+            formulas.append(sorted(members))
             taken |= members
-    return found
+    return formulas
 
 
-def _formula(assignment: Assignment, curve: int) -> set[int] | None:
-    """Return the formula that an op is part of, forward and backward; None if there is no such formula."""
-    stream = _stream(assignment, curve)
-    if stream is None:
+def _formula(assignment: Assignment, root: int) -> set[int] | None:
+    """Return all ops of the formula that a nonlinear op is part of, with its gradient; None without one."""
+    argument = _formula_argument(assignment, root)
+    if argument is None:
         return None
-    region = _Region(assignment, stream)
+    region = _Region(assignment, argument)
     region.grow(forward=True)
-    curves = [index for index in region.members if assignment.program.kinds[index] in _CURVES]
-    if curve not in curves or len(curves) > _MOST_CURVES or len(region.leaving()) > 1:
+    nonlinear = [index for index in region.members if assignment.program.kinds[index] in _NONLINEAR]
+    if root not in nonlinear or len(nonlinear) > _MAX_NONLINEAR or len(region.outputs()) > 1:
         return None
     region.grow(forward=False)
     free = assignment.free()
@@ -98,16 +98,13 @@ def _formula(assignment: Assignment, curve: int) -> set[int] | None:
     return region.members if all(assignment.is_isolated(index, others) for index in region.members) else None
 
 
-def _stream(assignment: Assignment, curve: int) -> SSAValue | None:
-    """Return the argument of a formula: the value that all pointwise ops before an op start from.
-
-    If they start from several, such as a sum of two streams, return the value that the op itself reads.
-    """
+def _formula_argument(assignment: Assignment, root: int) -> SSAValue | None:
+    """Return the value that all pointwise ops before an op start from; None if there is no such value."""
     program = assignment.program
-    if not _is_pointwise(assignment, curve, forward=True):
+    if not _is_pointwise(assignment, root, forward=True):
         return None
     sources: set[SSAValue] = set()
-    pending, seen = [curve], {curve}
+    pending, seen = [root], {root}
     while pending:
         for operand in _variables(program, pending.pop()):
             index = program.producer(operand)
@@ -116,34 +113,35 @@ def _stream(assignment: Assignment, curve: int) -> SSAValue | None:
             elif index not in seen:
                 seen.add(index)
                 pending.append(index)
-    return single(sources) or single(_variables(program, curve))
+    # If there are several, as for a sum of two streams, the formula starts at the op itself.
+    return single(sources) or single(_variables(program, root))
 
 
 class _Region:
-    """Ops that grow from a stream along its readers.
+    """A set of pointwise ops that starts at a value and grows along its users.
 
     Attributes:
         members: positions of the ops.
     """
 
-    def __init__(self, assignment: Assignment, stream: SSAValue) -> None:
+    def __init__(self, assignment: Assignment, start: SSAValue) -> None:
         self.members: set[int] = set()
         self._assignment = assignment
-        self._known = {stream}
+        self._known = {start}
         self._gradient: SSAValue | None = None
 
     def grow(self, *, forward: bool) -> None:
-        """Add pointwise readers of known values; backward ones may read one gradient in addition."""
+        """Add pointwise ops that read only known values; backward ops may also read one gradient."""
         program = self._assignment.program
         pending = sorted({user for value in self._known for user in program.users(value)})
         while pending:
             index = heappop(pending)
             if index in self.members or not _is_pointwise(self._assignment, index, forward=forward):
                 continue
-            foreign = set(_variables(program, index)) - self._known
+            unknown = set(_variables(program, index)) - self._known
             if not forward and self._gradient is None:
-                self._gradient = single(foreign)
-            if foreign <= {self._gradient}:
+                self._gradient = single(unknown)
+            if unknown <= {self._gradient}:
                 self._add(index)
                 for user in program.user_indices(index):
                     heappush(pending, user)
@@ -155,7 +153,7 @@ class _Region:
         self._known.update(self._assignment.program.ops[index].results)
 
     def _add_scales(self) -> None:
-        """Add ops that only scale the gradient before the formula reads it."""
+        """Add the ops that scale the gradient for the formula only."""
         program = self._assignment.program
         while self._gradient is not None and (index := program.producer(self._gradient)) is not None:
             inside = set(program.user_indices(index)) <= self.members
@@ -165,8 +163,8 @@ class _Region:
             if self._gradient is not None:
                 self._add(index)
 
-    def leaving(self) -> list[SSAValue]:
-        """Return the results that forward ops outside read."""
+    def outputs(self) -> list[SSAValue]:
+        """Return the results that forward ops outside of the region read."""
         program = self._assignment.program
         outside = program.forward - self.members
         results = (result for index in self.members for result in program.ops[index].results)
@@ -174,7 +172,7 @@ class _Region:
 
 
 def _is_pointwise(assignment: Assignment, index: int, *, forward: bool) -> bool:
-    """Return True if a free op of a pass computes each element from its operands at the same place."""
+    """Return True if a free op of the forward or backward pass is elementwise on samples."""
     program = assignment.program
     if program.kinds[index] not in _POINTWISE or not assignment.is_free(index):
         return False
@@ -194,5 +192,5 @@ NLIN = row_family(
     doc="a separate activation, such as GELU, and its gradient",
     match=match_activations,
     has_images=True,
-    computes_again=True,
+    recomputes_results=True,
 )

@@ -1,4 +1,4 @@
-"""Normalization layers: layer norm, fused or written out, and batch norm, with gradients and updates."""
+"""Normalization layers: layer norm, as one op or a formula, and batch norm, with gradients and updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AFFINE = frozenset({ops.MulOp, ops.BiasAddOp})
 
 
 def match_layer_norm(assignment: Assignment) -> None:
-    """Open a kernel for each layer norm, and for each layer of free ops that computes one."""
+    """Open a kernel for each layer norm, whether it is one op or a formula of free ops."""
     program = assignment.program
     for index, op in enumerate(program.ops):
         if isinstance(op, LayerNormOp) and assignment.is_free(index):
@@ -28,13 +28,13 @@ def match_layer_norm(assignment: Assignment) -> None:
     for index, op in enumerate(program.ops):
         if isinstance(op, LayerNormGradOp) and assignment.is_free(index):
             assignment.open(LAYER_NORM, index)
-    _match_unfused(assignment)
+    _match_formulas(assignment)
 
 
 def _claim_layer_norm(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
     """Claim gradient, scale, offset and their updates of a layer norm."""
     program = assignment.program
-    gradients = [at for at in program.users(op.mean) if isinstance(program.ops[at], LayerNormGradOp)]
+    gradients = [user for user in program.users(op.mean) if isinstance(program.ops[user], LayerNormGradOp)]
     for reader in gradients:
         assignment.claim(group, reader)
     for vector in (op.scale, op.offset):
@@ -57,14 +57,14 @@ def _claim_vector(assignment: Assignment, group: Group, vector: SSAValue) -> boo
     state, path = program.origin_through_broadcast(vector)
     if state not in program.state:
         return False
-    for on_the_way in path:
-        assignment.claim(group, on_the_way)
+    for path_op in path:
+        assignment.claim(group, path_op)
     assignment.claim_update(group, state)
     return True
 
 
 def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
-    """Claim the product and the sum with vectors that follow a norm without its own, and their gradients."""
+    """Claim the scale and offset that are separate ops after a norm, and their gradients."""
     program, value = assignment.program, op.y
     while constant_splat(op.scale) is not None:
         following = single(set(program.users(value)) & program.forward)
@@ -84,8 +84,8 @@ def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormO
         value = program.ops[following].results[0]
 
 
-def _match_unfused(assignment: Assignment) -> None:
-    """Match a layer whose free ops take two means along a row and a root of the mean of squares."""
+def _match_formulas(assignment: Assignment) -> None:
+    """Open a kernel for each layer of free ops that computes two means of each row and a square root."""
     program = assignment.program
     roots = [index for index in assignment.free() if program.kinds[index] in _ROOTS]
     layers = {
@@ -105,10 +105,10 @@ def _match_unfused(assignment: Assignment) -> None:
         if len(means) != 2:
             continue
         group = assignment.open(LAYER_NORM, means[0])
-        read = {operand for index in found for operand in program.ops[index].operands}
+        operands = {operand for index in found for operand in program.ops[index].operands}
         for index in found:
             assignment.claim(group, index)
-        for value in read:
+        for value in operands:
             state, _ = program.origin_through_broadcast(value)
             if state in program.state:
                 assignment.claim_update(group, state)
@@ -151,14 +151,14 @@ def _claim_batch_norm(assignment: Assignment, group: Group, op: FusedBatchNormOp
         value, path = program.origin(vector)
         if value in program.state:
             states.append(value)
-            for on_the_way in path:
-                assignment.claim(group, on_the_way)
+            for path_op in path:
+                assignment.claim(group, path_op)
     for state in [*states, *_moving_averages(program, op)]:
         assignment.claim_update(group, state)
 
 
 def _moving_averages(program: Program, op: FusedBatchNormOp) -> list[SSAValue]:
-    """Return the states that follow the moments of an op: their new values are computed from those."""
+    """Return the state tensors whose new values are computed from the moments of an op."""
     moments = {
         index
         for moment in (op.batch_mean, op.batch_variance, op.saved_mean, op.saved_variance)

@@ -1,4 +1,4 @@
-"""Layers that are matrix products: fully connected, convolutions, products of two activations."""
+"""Layers that run as matrix products: fully connected layers, convolutions, products of two activations."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ FULLY_CONNECTED = product_family(
 )
 
 
-# A convolution runs as a product: each place of the output is a row that streams through, as long as the
-# window times the input channels, and the filter is the operand that stays. So the cost is that of a fully
-# connected kernel with as many multiplications; what neighboring windows share is not counted as saved.
+# A convolution runs as a product. Each output position is a row that streams through; its length is the size
+# of the window times the input channels. The filter is the stationary operand. So the cost is that of a fully
+# connected kernel with as many multiplications: the overlap of neighboring windows saves nothing.
 
 
 def match_convolutions(assignment: Assignment) -> None:
@@ -75,11 +75,9 @@ def match_convolutions(assignment: Assignment) -> None:
 
 
 def convolution_sizes(op: ConvolutionOp, batch_size: int) -> tuple[int, int, int]:
-    """Return rows per sample, length of a row, and results of a row of a convolution as a product.
-
-    A row of a grouped convolution is that of one group: each output channel reads no more. The two gradients
-    have as many multiplications as the forward convolution, and its sizes.
-    """
+    """Return rows per sample, inputs and outputs of a convolution, or of its gradient, as a product."""
+    # The filter of a grouped convolution has the input channels of one group: no output reads more. The two
+    # gradients have as many multiplications as the forward convolution.
     kernel = op.result if op.conv_pass_direction == "BWD_KERNEL" else op.rhs
     output = {"FWD": op.result, "BWD_INPUT": op.lhs, "BWD_KERNEL": op.rhs}[op.conv_pass_direction]
     *window, results = shape_of(kernel)
@@ -112,20 +110,20 @@ def _open_with_gradients(assignment: Assignment, index: int) -> Group:
     return group
 
 
-def _sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
+def _anchor_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
     op = assignment.program.ops[group.anchor]
     assert isinstance(op, ConvolutionOp)
     return convolution_sizes(op, assignment.program.batch_size)
 
 
 def _convolution_figures(assignment: Assignment, group: Group) -> dict[str, int]:
-    """Return figures of a product; a line of the image streams at one start, and copies share the lines."""
+    """Return the parameters of a product; a line of the image has one start, and copies share the lines."""
     op = assignment.program.ops[group.anchor]
     assert isinstance(op, ConvolutionOp)
-    rows = _sizes(assignment, group)[0]
+    rows = _anchor_sizes(assignment, group)[0]
     line = min(rows, max(1, max(shape_of(value)[-2] for value in (op.lhs, op.result))))
     return {
-        **product_figures(assignment, group, _sizes),
+        **product_figures(assignment, group, _anchor_sizes),
         "rows_per_start": line,
         "copies": -(-rows // line),
     }
@@ -136,7 +134,7 @@ CONVOLUTION = product_family(
     doc="convolution, bias, activation, their gradients and weight update",
     match=match_convolutions,
     figures=_convolution_figures,
-    rows=lambda assignment, group: _sizes(assignment, group)[0],
+    rows=lambda assignment, group: _anchor_sizes(assignment, group)[0],
     has_images=True,
     label=lambda _program, _group: "conv",
     naming=Naming.BY_LAYER,

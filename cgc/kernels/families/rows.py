@@ -1,4 +1,4 @@
-"""Layers that work on rows of streams: sums of two streams, sums with a position code, dropout."""
+"""Layers that work on rows of streams: residual sums, position encodings, dropout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cgc.kernels.row_cost import row_family
 SUMS = (ops.AddOp, ops.SubOp)
 
 _RANDOM = ops_where(lambda op: op.TRAITS.samples is Samples.DRAWN and op.TRAITS.elements is Elements.MADE)
-_USES = frozenset({ops.MulOp, ops.SelectOp, ops.DivOp})
+_MASK_USES = frozenset({ops.MulOp, ops.SelectOp, ops.DivOp})
 _SCALES = frozenset({ops.MulOp, ops.DivOp})
 _CONSTANT = frozenset({ops.ConstOp, ops.BroadcastInDimOp})
 
@@ -30,11 +30,11 @@ def match_sums_of_images(assignment: Assignment) -> None:
 
 
 def _match_sum_of_images(assignment: Assignment, index: int) -> None:
-    """Claim the sum, the activation that is its only reader, and the gradient of that."""
+    """Claim a sum, the activation that is its only reader, and the gradient of the activation."""
     program = assignment.program
     op = program.ops[index]
-    of_images = len(shape_of(op.results[0])) == 4
-    if not of_images or not all(value in program.per_sample_values for value in op.operands):
+    is_image = len(shape_of(op.results[0])) == 4
+    if not is_image or not all(value in program.per_sample_values for value in op.operands):
         return
     activation = single(set(program.users(op.results[0])) & program.forward)
     if activation is None or program.kinds[activation] not in ACTIVATIONS:
@@ -48,12 +48,11 @@ def _match_sum_of_images(assignment: Assignment, index: int) -> None:
 
 
 def match_sums(assignment: Assignment) -> None:
-    """Open a kernel for each sum of two streams between kernels."""
+    """Open a kernel for each sum of two streams, unless both come from the same kernel."""
     program = assignment.program
     sums = sums_of_samples(assignment)
     others = frozenset(sums)
     for index in sums:
-        # A sum of two results of one kernel joins that kernel.
         owners = {
             None if producer is None else assignment.owner(producer)
             for producer in map(program.producer, program.ops[index].operands)
@@ -120,7 +119,7 @@ def _position_code(program: Program, index: int) -> SSAValue | None:
 
 
 def _table(program: Program, code: SSAValue) -> tuple[SSAValue, list[int]]:
-    """Return the table of a position code, whose first rows it may be, and the ops between."""
+    """Return the table whose first rows a position code is, or the code itself, and the ops between them."""
     producer = program.producer(code)
     if producer is None or program.kinds[producer] is not ops.SliceOp:
         return code, []
@@ -135,16 +134,16 @@ def _claim_positions(assignment: Assignment, index: int, code: SSAValue) -> None
     for operand in program.ops[index].operands:
         value, path = program.origin_through_broadcast(operand)
         if value is code:
-            for on_the_way in path:
-                assignment.claim(group, on_the_way)
+            for path_op in path:
+                assignment.claim(group, path_op)
     table, path = _table(program, code)
     if table in program.state:
-        for on_the_way in path:
-            assignment.claim(group, on_the_way)
+        for path_op in path:
+            assignment.claim(group, path_op)
         assignment.claim_update(group, table)
     else:
-        for made in program.ancestors([code]):
-            assignment.claim(group, made)
+        for code_op in program.ancestors([code]):
+            assignment.claim(group, code_op)
 
 
 POS_ENCODING = row_family(
@@ -164,7 +163,7 @@ def match_dropout(assignment: Assignment) -> None:
 
 
 def _claim_mask(assignment: Assignment, group: Group, index: int) -> None:
-    """Claim the mask, which depends only on the random numbers; ops that join it with other data are uses."""
+    """Claim the ops of a mask, which depends only on random numbers, and the ops that apply it to data."""
     program = assignment.program
     size = program.elements(index)
     mask: set[SSAValue] = set(program.ops[index].results)
@@ -177,7 +176,7 @@ def _claim_mask(assignment: Assignment, group: Group, index: int) -> None:
             assignment.claim(group, user)
             mask.update(program.ops[user].results)
             pending = sorted({*pending, *program.user_indices(user)})
-        elif program.kinds[user] in _USES:
+        elif program.kinds[user] in _MASK_USES:
             assignment.claim(group, user)
             # The multiplication by 1 / (1 - rate) is before or after a use of the mask.
             for scaling in (*program.producers(user), *program.user_indices(user)):
@@ -196,5 +195,5 @@ DROPOUT = row_family(
     name="dropout",
     doc="random numbers, the mask, and its use forward and backward",
     match=match_dropout,
-    takes_layer=True,
+    absorbs_layer=True,
 )

@@ -12,11 +12,9 @@ from cgc.kernels.program import Program, elements
 from cgc.kernels.sizing import loop_figures
 
 # Seeds and other small vectors count as scalars up to this size.
-_MAX_ELEMENTS = 8
+_MAX_SCALAR_ELEMENTS = 8
 
-_SMALL = 8
-
-_KINDS = frozenset({"MIN", "MAX"})
+_RANGE_KINDS = frozenset({"MIN", "MAX"})
 
 
 def match_scalars(assignment: Assignment) -> None:
@@ -35,16 +33,16 @@ def match_scalars(assignment: Assignment) -> None:
 
 
 def _is_small(program: Program, value: SSAValue) -> bool:
-    """Return True if a value is a scalar or almost, or the joined scalars of all tensors of the step."""
+    """Return True if a value is a scalar or a small vector, or a concatenation of such values."""
     index = program.producer(value)
-    joint = (
+    joined = (
         program.ops[index].operands if index is not None and program.kinds[index] is ops.ConcatOp else [value]
     )
-    return all(elements(part) <= _MAX_ELEMENTS for part in joint)
+    return all(elements(part) <= _MAX_SCALAR_ELEMENTS for part in joined)
 
 
 def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
-    """Return the figures of loops; there is no row that several PEs could share."""
+    # There is no row that several PEs could share.
     return {**loop_figures(assignment, group), "row_elements": 1}
 
 
@@ -58,10 +56,10 @@ CONTROL = loop_family(
 
 
 def match_gradient_norms(assignment: Assignment) -> None:
-    """Assign free ops on tensors of the step, such as sums of squares, to the kernel before them."""
+    """Assign free ops on tensors of the step, such as sums of squares, to the kernel of their producer."""
     program = assignment.program
     for index in assignment.free():
-        operands = [value for value in program.ops[index].operands if elements(value) > _SMALL]
+        operands = [value for value in program.ops[index].operands if elements(value) > _MAX_SCALAR_ELEMENTS]
         if not operands or program.is_per_sample(index):
             continue
         producer = program.producer(max(operands, key=elements))
@@ -75,7 +73,11 @@ def match_ranges(assignment: Assignment) -> None:
     program = assignment.program
     for index in assignment.free():
         op = program.ops[index]
-        if not isinstance(op, ReduceOp) or op.reduce_kind not in _KINDS or op.result not in program.outputs:
+        if (
+            not isinstance(op, ReduceOp)
+            or op.reduce_kind not in _RANGE_KINDS
+            or op.result not in program.outputs
+        ):
             continue
         readers = [owner for user in program.users(op.x) if (owner := assignment.owner(user)) is not None]
         if readers and elements(op.result) == 1:

@@ -21,7 +21,7 @@ from cgc.cirh.traits import Elements, Fp16, OpTraits, Samples
 from cgc.cirh.types import shape_of, tensor_type
 from cgc.kernels.coefficients import COEFFICIENTS, coefficient
 from cgc.kernels.program import Program
-from cgc.kernels.sizing import ON_THE_WAY, op_millicycles
+from cgc.kernels.sizing import FREE_IN_STREAM, op_millicycles
 from cgc.lowering.jax_table import lower
 from cgc.passes.precision import fp16_region
 
@@ -172,7 +172,7 @@ def test_moved_elements_cost_the_way_and_no_arithmetic(name: str) -> None:
     """Splits, strided slices and repeats counted as additions once, joints and slices as moves."""
     op = getattr(ops, name)
     assert op.TRAITS.work.kinds == {"stream": 1}
-    assert op in ON_THE_WAY
+    assert op in FREE_IN_STREAM
 
 
 def _step(body: str, returned: str) -> ModuleOp:

@@ -25,7 +25,7 @@ def affine_map(loops: int, results: Sequence[AffineExpr | int]) -> AffineMap:
 
 
 def identity(loops: int) -> AffineMap:
-    """Return the map of loop i to dimension i."""
+    """Return the map from loop i to dimension i."""
     return AffineMap.identity(loops)
 
 
@@ -34,16 +34,16 @@ def compose(outer: AffineMap, inner: AffineMap) -> AffineMap:
     results = []
     for expr in outer.results:
         replaced = expr.replace_dims_and_symbols(inner.results, ())
-        # The flattener writes `mod` as a difference, so only nested expressions are simplified.
-        nested = any(isinstance(inner.results[loop], AffineBinaryOpExpr) for loop in expr.used_dims())
-        deep = nested and isinstance(expr, AffineBinaryOpExpr)
-        results.append(replaced.simplify(inner.num_dims, 0) if deep else replaced)
+        # Only nested expressions are simplified, since xDSL turns `mod` into a difference.
+        has_nested = any(isinstance(inner.results[loop], AffineBinaryOpExpr) for loop in expr.used_dims())
+        needs_simplify = has_nested and isinstance(expr, AffineBinaryOpExpr)
+        results.append(replaced.simplify(inner.num_dims, 0) if needs_simplify else replaced)
     return AffineMap(inner.num_dims, 0, tuple(results))
 
 
-def partial(mapping: AffineMap, extents: Sequence[int], shape: Sequence[int]) -> AffineMap:
-    """Add `mod size` to every loop that reaches only a part of its dimension."""
-    # A loop that is an index by itself covers the whole dimension: its extent follows from that.
+def mark_partial_dims(mapping: AffineMap, extents: Sequence[int], shape: Sequence[int]) -> AffineMap:
+    """Add `mod size` to each loop that covers only a part of its dimension."""
+    # A loop that is an index by itself would determine its extent, which is the size of the dimension.
     results = [
         expr % size if isinstance(expr, AffineDimExpr) and extents[expr.position] != size else expr
         for expr, size in zip(mapping.results, shape, strict=True)
@@ -52,7 +52,7 @@ def partial(mapping: AffineMap, extents: Sequence[int], shape: Sequence[int]) ->
 
 
 def inverse_permutation(mapping: AffineMap) -> AffineMap | None:
-    """Return the inverse of a map that only gives every loop a separate dimension, else None."""
+    """Return the inverse of a map that permutes the loops; None for other maps."""
     positions = [expr.position for expr in mapping.results if isinstance(expr, AffineDimExpr)]
     if len(positions) != len(mapping.results) or sorted(positions) != list(range(mapping.num_dims)):
         return None
@@ -60,40 +60,42 @@ def inverse_permutation(mapping: AffineMap) -> AffineMap | None:
 
 
 def reshape_map(source: Sequence[int], target: Sequence[int]) -> AffineMap:
-    """Return for elements of `target` the place in `source` of the same position in row-major order."""
-    # Dimensions are taken in the smallest groups of equal product, so that equal ones remain dimensions.
+    """Return the map from indices of `target` to indices of `source`, in row-major order."""
+    # Dimensions are matched in the smallest groups of equal product, so that unchanged ones stay plain loops.
     results: list[AffineExpr | int] = []
-    for ours, theirs in _equal_groups(source, target):
-        if [size for size in ours if size > 1] == [size for _, size in theirs if size > 1]:
-            wide = iter([position for position, size in theirs if size > 1])
-            results += [dim(next(wide)) if size > 1 else 0 for size in ours]
+    for source_group, target_group in _equal_groups(source, target):
+        if [size for size in source_group if size > 1] == [size for _, size in target_group if size > 1]:
+            positions = iter([position for position, size in target_group if size > 1])
+            results += [dim(next(positions)) if size > 1 else 0 for size in source_group]
             continue
         linear: AffineExpr = AffineExpr.constant(0)
-        for position, size in theirs:
+        for position, size in target_group:
             linear = linear * size + dim(position)
-        stride = math.prod(ours)
-        for index, size in enumerate(ours):
+        stride = math.prod(source_group)
+        for number, size in enumerate(source_group):
             stride //= size
-            place = linear // stride if stride > 1 else linear
-            results.append(0 if size == 1 else place % size if index > 0 else place)
+            quotient = linear // stride if stride > 1 else linear
+            results.append(0 if size == 1 else quotient % size if number > 0 else quotient)
     return affine_map(len(target), results)
 
 
 def _equal_groups(
     source: Sequence[int], target: Sequence[int]
 ) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """Yield runs of dimensions of equal product: sizes of the source, (position, size) of the target."""
-    left, right = list(source), list(enumerate(target))
-    while left or right:
-        ours, theirs = left[:1], right[:1]
-        del left[:1], right[:1]
-        while (have := math.prod(ours)) != (want := math.prod(size for _, size in theirs)):
-            if have < want:
-                ours.append(left.pop(0))
+    """Yield groups of contiguous dimensions of equal product: source sizes, target (position, size)."""
+    source_dims, target_dims = list(source), list(enumerate(target))
+    while source_dims or target_dims:
+        source_group, target_group = source_dims[:1], target_dims[:1]
+        del source_dims[:1], target_dims[:1]
+        while (source_size := math.prod(source_group)) != (
+            target_size := math.prod(size for _, size in target_group)
+        ):
+            if source_size < target_size:
+                source_group.append(source_dims.pop(0))
             else:
-                theirs.append(right.pop(0))
-        while left and left[0] == 1:
-            ours.append(left.pop(0))
-        while right and right[0][1] == 1:
-            theirs.append(right.pop(0))
-        yield ours, theirs
+                target_group.append(target_dims.pop(0))
+        while source_dims and source_dims[0] == 1:
+            source_group.append(source_dims.pop(0))
+        while target_dims and target_dims[0][1] == 1:
+            target_group.append(target_dims.pop(0))
+        yield source_group, target_group

@@ -1,4 +1,4 @@
-"""Build functions of LAIR: scalar arithmetic of loop bodies, tensors, and loops over them."""
+"""Builders for LAIR functions: scalar arithmetic of loop bodies, tensors, and loop nests."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from cgc.lair.dialect import PARALLEL, REDUCTION, GenericOp
 from cs_toolkit.step import device_dtype
 
 FLOAT_NAMES = frozenset({"float32", "float16", "bfloat16"})
-_MakeBinary: TypeAlias = Callable[[SSAValue, SSAValue], Operation]
+_BinaryOp: TypeAlias = Callable[[SSAValue, SSAValue], Operation]
 
 
 def scalar_type(dtype: str) -> ElementType:
-    """Return the type of LAIR for a device type: signless where CIRH has unsigned integers."""
+    """Return the LAIR type of a device type; its integers are signless."""
     if dtype in ("int16", "uint16"):
         return IntegerType(16)  # only for bits: CIRH has no such tensors
     element = element_type(dtype)
@@ -46,13 +46,13 @@ def lair_tensor(shape: Sequence[int], dtype: str) -> Tensor:
 
 
 def dtype_of(tensor: Tensor) -> str:
-    """Return the device type of a tensor of CIRH: "int32" for "int64"."""
+    """Return the device type of a CIRH tensor, such as "int32" for "int64"."""
     return device_dtype(numpy_dtype(tensor.element_type).name)
 
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """A value of a loop body; Python expressions of it add ops of `arith` and `math`.
+    """A value in a loop body; Python operators on it add ops of `arith` and `math`.
 
     Attributes:
         block: the body that ops are added to.
@@ -75,7 +75,7 @@ class Scalar:
         return self.dtype.startswith("u") or self.dtype == "bool"
 
     def constant(self, number: float) -> Scalar:
-        """Return a number of this scalar's type."""
+        """Return a constant of this scalar's type."""
         return constant(self.block, number, self.dtype)
 
     def _append(self, op: Operation, dtype: str | None = None) -> Scalar:
@@ -116,9 +116,9 @@ class Scalar:
 
     def remainder(self, other: Scalar) -> Scalar:
         """Compute the remainder with the sign of this scalar, as C's `%` and `fmod`."""
-        # xDSL has no op for the remainder of floats: it is a call of a function `FMOD[dtype]`.
         if not self.is_float:
             return self._binary("rem", other)
+        # xDSL has no op for the remainder of floats.
         call = CallOp(FMOD[self.dtype], [self.value, other.value], [self.value.type])
         return self._append(call)
 
@@ -140,7 +140,7 @@ class Scalar:
         return self._binary("xor", other)
 
     def compare(self, direction: str, other: Scalar | float) -> Scalar:
-        """Compare by EQ NE LT LE GT GE and return a bool; with NaN only NE holds."""
+        """Return the bool of an EQ, NE, LT, LE, GT or GE comparison; for NaN, only NE is true."""
         right = self._with(other)
         lower = direction.lower()
         if self.is_float:
@@ -151,11 +151,11 @@ class Scalar:
         return self._append(arith.CmpiOp(self.value, right.value, predicate), "bool")
 
     def is_nan(self) -> Scalar:
-        """Return True if it is NaN; only for floats."""
+        """Return a bool that is true for NaN; only for floats."""
         return self._append(arith.CmpfOp(self.value, self.value, "uno"), "bool")
 
     def select(self, on_true: Scalar | float, on_false: Scalar | float) -> Scalar:
-        """Return `on_true` if this bool holds, else `on_false`; one of the two is a scalar."""
+        """Return `on_true` if this bool is true, else `on_false`; at least one of the two is a `Scalar`."""
         known = on_true if isinstance(on_true, Scalar) else on_false
         if not isinstance(known, Scalar):
             raise TypeError("select needs a scalar for the type of its result")
@@ -173,7 +173,7 @@ class Scalar:
         return self._append((math.AbsFOp if self.is_float else math.AbsIOp)(self.value))
 
     def to(self, dtype: str) -> Scalar:
-        """Convert: floats to integers by dropping the fraction, anything to bool by `!= 0`."""
+        """Convert to a type: floats to integers by truncation, any type to bool by `!= 0`."""
         if dtype == self.dtype:
             return self
         if dtype == "bool":
@@ -197,7 +197,7 @@ class Scalar:
         return self._append(arith.IndexCastOp(self.value, scalar_type(dtype)), dtype)
 
     def _float_to(self, dtype: str) -> Scalar:
-        """Convert a float; between two 16-bit formats through float32."""
+        """Convert a float; one 16-bit format is converted to the other through float32."""
         target = scalar_type(dtype)
         if isinstance(target, IntegerType):
             op = arith.FPToUIOp if dtype.startswith("u") else arith.FPToSIOp
@@ -209,29 +209,29 @@ class Scalar:
         return self.to("float32").to(dtype)
 
     def _integer_to(self, dtype: str) -> Scalar:
-        """Convert an integer; equal widths only change how the bits are read."""
+        """Convert an integer; equal widths share the value."""
         target = scalar_type(dtype)
         if not isinstance(target, IntegerType):
             op = arith.UIToFPOp if self.is_unsigned else arith.SIToFPOp
             return self._append(op(self.value, target), dtype)
-        have, want = _width(self.dtype), target.width.data
-        if have == want:
+        width, target_width = _width(self.dtype), target.width.data
+        if width == target_width:
             return Scalar(self.block, self.value, dtype)
-        if have > want:
+        if width > target_width:
             return self._append(arith.TruncIOp(self.value, target), dtype)
         extend = arith.ExtUIOp if self.is_unsigned else arith.ExtSIOp
         return self._append(extend(self.value, target), dtype)
 
 
 def constant(block: Block, number: float, dtype: str) -> Scalar:
-    """Add a number to a body."""
+    """Add a constant to a body."""
     op = arith.ConstantOp(constant_attr(number, dtype))
     block.add_op(op)
     return Scalar(block, op.result, dtype)
 
 
 def constant_attr(number: float, dtype: str) -> FloatAttr | IntegerAttr:
-    """Return a number as an attribute; unsigned integers by their bits."""
+    """Return a number as an attribute; unsigned integers become the signed ones of equal bits."""
     if dtype == "index":
         return IntegerAttr(int(number), IndexType())
     target = scalar_type(dtype)
@@ -251,7 +251,7 @@ def loop_index(block: Block, dimension: int) -> Scalar:
 
 
 def affine_index(block: Block, expr: AffineExpr) -> Scalar:
-    """Compute an affine expression of the loops."""
+    """Compute an affine expression of the loop indices."""
     if isinstance(expr, AffineDimExpr):
         return loop_index(block, expr.position)
     if isinstance(expr, AffineConstantExpr):
@@ -281,8 +281,7 @@ def highest(dtype: str) -> float:
     return 1 if dtype == "bool" else int(np.iinfo(dtype).max)
 
 
-# xDSL's `math` has no remainder of floats. Names of the functions of two scalars that compute the remainder
-# of floats.
+# Names of the functions that compute the remainder of two floats.
 FMOD = {"float32": "fmod_f32", "float16": "fmod_f16", "bfloat16": "fmod_bf16"}
 
 
@@ -292,11 +291,11 @@ def _width(dtype: str) -> int:
     return target.width.data
 
 
-def _kinds(floating: _MakeBinary, signed: _MakeBinary, unsigned: _MakeBinary) -> dict[str, _MakeBinary]:
+def _kinds(floating: _BinaryOp, signed: _BinaryOp, unsigned: _BinaryOp) -> dict[str, _BinaryOp]:
     return {"float": floating, "signed": signed, "unsigned": unsigned}
 
 
-_BINARY: dict[str, dict[str, _MakeBinary]] = {
+_BINARY: dict[str, dict[str, _BinaryOp]] = {
     "add": _kinds(arith.AddfOp, arith.AddiOp, arith.AddiOp),
     "sub": _kinds(arith.SubfOp, arith.SubiOp, arith.SubiOp),
     "mul": _kinds(arith.MulfOp, arith.MuliOp, arith.MuliOp),
@@ -309,7 +308,7 @@ _BINARY: dict[str, dict[str, _MakeBinary]] = {
     "xor": _kinds(arith.XOrIOp, arith.XOrIOp, arith.XOrIOp),
 }
 
-_SHIFTS: dict[str, _MakeBinary] = {
+_SHIFTS: dict[str, _BinaryOp] = {
     "left": arith.ShLIOp,
     "right_arithmetic": arith.ShRSIOp,
     "right_logical": arith.ShRUIOp,
@@ -334,13 +333,13 @@ _FUNCTIONS: dict[str, Callable[..., Operation]] = {
     "ipowi": math.IPowIOp,
 }
 
-# Makes the results of an iteration from the elements of all operands, inputs first, then running values.
+# Returns the results of an iteration from the elements of the inputs, then the running values.
 Body = Callable[..., Scalar | Sequence[Scalar]]
 
 
 @dataclass(frozen=True, eq=False)
 class Array:
-    """A tensor of a function: its value and its device type (which distinguishes unsigned from signed)."""
+    """A tensor of a function, with its device type, which distinguishes unsigned from signed integers."""
 
     value: SSAValue
     dtype: str
@@ -357,8 +356,8 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Read:
-    """An operand of a loop nest and the element that an iteration reads."""
+class IndexedArray:
+    """An operand of a loop nest, and the map from iterations to its elements."""
 
     array: Array
     map: AffineMap
@@ -385,7 +384,12 @@ class Builder:
         return Array(op.results[0], dtype)
 
     def loops(
-        self, count: int, carried: Sequence[int], reads: Sequence[Read], writes: Sequence[Read], body: Body
+        self,
+        count: int,
+        carried: Sequence[int],
+        reads: Sequence[IndexedArray],
+        writes: Sequence[IndexedArray],
+        body: Body,
     ) -> list[Array]:
         """Add a loop nest.
 
@@ -393,7 +397,7 @@ class Builder:
             count: number of loops.
             carried: the loops that carry a running value.
             reads: inputs.
-            writes: initial values of the results, and where an iteration writes.
+            writes: initial values of the results, and the elements that iterations write.
             body: returns one scalar for each result.
         """
         operands = [*reads, *writes]
@@ -402,8 +406,8 @@ class Builder:
             Scalar(block, argument, operand.array.dtype)
             for argument, operand in zip(block.args, operands, strict=True)
         ]
-        made = body(*arguments) if arguments else body(block)
-        results = [made] if isinstance(made, Scalar) else list(made)
+        returned = body(*arguments) if arguments else body(block)
+        results = [returned] if isinstance(returned, Scalar) else list(returned)
         block.add_op(YieldOp(*(result.value for result in results)))
         op = GenericOp(
             [read.array.value for read in reads],
@@ -417,15 +421,15 @@ class Builder:
         return [Array(value, write.array.dtype) for value, write in zip(op.results, writes, strict=True)]
 
 
-def extract(block: Block, x: Array, places: Sequence[Scalar]) -> Scalar:
-    """Read an element of a tensor at places that the body computes."""
-    op = ExtractOp(x.value, [place.value for place in places], tensor_of(x.value).element_type)
+def extract(block: Block, x: Array, indices: Sequence[Scalar]) -> Scalar:
+    """Read an element of a tensor at indices that the body computes."""
+    op = ExtractOp(x.value, [index.value for index in indices], tensor_of(x.value).element_type)
     block.add_op(op)
     return Scalar(block, op.result, x.dtype)
 
 
-def missing(dtype: str) -> float:
-    """Return the result of a gather out of range."""
+def out_of_range_value(dtype: str) -> float:
+    """Return the element that a gather reads at an index out of range."""
     if dtype in FLOAT_NAMES:
         return python_math.nan
     return lowest(dtype) if dtype.startswith("int") else highest(dtype)

@@ -1,12 +1,12 @@
-"""The dialects of LAIR: `linalg.generic`, and calls of private functions for what linalg cannot express.
+"""The dialects of LAIR: `linalg.generic`, and calls of private functions for ops that linalg cannot express.
 
 The declaration of such a function carries
-    lair.op          the op of CIRH, "cirh.TopK"
-    lair.attributes  the attributes of that op
-    lair.types       the op's own types, from which it can be rebuilt
+    lair.op          the CIRH op, such as "cirh.TopK"
+    lair.attributes  the attributes of the op
+    lair.types       the types of the op, from which it can be rebuilt
     lair.domain      the sizes of the loops of its implementation
-    lair.work        cost class of an iteration: "sort", "random", "scatter", "stages" or "simple"
-A function of scalars ("fmod_f32") has none of these: it replaces one that `math` of xDSL lacks.
+    lair.work        the cost class of an iteration: "sort", "random", "scatter", "stages" or "simple"
+A function of scalars ("fmod_f32") has none of these; it replaces an op that the `math` dialect of xDSL lacks.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ REDUCTION = IteratorTypeAttr(IteratorType.REDUCTION)
 
 
 class GenericOp(linalg.GenericOp):
-    """`linalg.generic` whose text parses with several results: xDSL 0.74 prints but cannot parse them."""
+    """`linalg.generic` that can be parsed with several results; xDSL 0.74 can only print them."""
 
-    # The attributes `doc` and `library_call` are not used.
     @property
     def maps(self) -> tuple[AffineMap, ...]:
         """The indexing maps of inputs, then outputs."""
@@ -131,7 +130,7 @@ def loop_extents(op: GenericOp) -> tuple[int, ...]:
     """Return the number of iterations of every loop.
 
     Raises:
-        LoweringError: no operand determines that of a loop.
+        LoweringError: no operand determines the extent of a loop.
     """
     found: dict[int, int] = {}
     for operand, mapping in zip(op.operands, op.maps, strict=True):
@@ -149,8 +148,8 @@ def points(op: GenericOp) -> int:
     return math.prod(loop_extents(op))
 
 
-def gives_every_loop(maps: Sequence[AffineMap], loops: int) -> bool:
-    """Return True if every loop is a dimension of some operand by itself, which determines its extent."""
+def determines_extents(maps: Sequence[AffineMap], loops: int) -> bool:
+    """Return True if every loop indexes a dimension of an operand, which determines its extent."""
     indices = {
         expr.position for mapping in maps for expr in mapping.results if isinstance(expr, AffineDimExpr)
     }
@@ -158,12 +157,12 @@ def gives_every_loop(maps: Sequence[AffineMap], loops: int) -> bool:
 
 
 def is_move(op: GenericOp) -> bool:
-    """Return True if it computes nothing and only moves elements of its inputs, or constants."""
+    """Return True if a nest only moves elements of its inputs, or constants."""
     return all(isinstance(inner, arith.ConstantOp | IndexOp | YieldOp) for inner in op.body.block.ops)
 
 
 def reads_outputs(op: GenericOp) -> bool:
-    """Return True if an iteration reads the previous value of its place in an output."""
+    """Return True if an iteration reads the previous value of the element that it writes."""
     return any(argument.uses for argument in op.body.block.args[len(op.inputs) :])
 
 
@@ -175,14 +174,14 @@ def terminator(op: GenericOp) -> YieldOp:
     return last
 
 
-def replace_nest(
+def insert_nest(
     op: GenericOp,
     inputs: Sequence[SSAValue],
     outputs: Sequence[SSAValue],
     maps: Sequence[AffineMap],
     body: Block,
 ) -> GenericOp:
-    """Build a nest of the same loops with other operands and body, inserted before `op`."""
+    """Insert a nest with the same loops, but other operands and body, before `op`."""
     new = GenericOp(
         inputs,
         outputs,
@@ -197,7 +196,7 @@ def replace_nest(
     return new
 
 
-def with_operands(
+def keep_operands(
     op: GenericOp, inputs: Sequence[int], merged: dict[int, int], outputs: Collection[int]
 ) -> GenericOp:
     """Reduce a nest to some of its operands; `op` is erased.
@@ -205,7 +204,7 @@ def with_operands(
     Args:
         op: the nest.
         inputs: positions of the inputs to keep.
-        merged: for other inputs that the body reads, the input that replaces it.
+        merged: for each other input that the body reads, the input that replaces it.
         outputs: positions of the outputs to keep; the others have no users.
     """
     first = len(op.inputs)
@@ -215,11 +214,11 @@ def with_operands(
     block = op.body.detach_block(0)
     for old, other in merged.items():
         block.args[old].replace_all_uses_with(block.args[other])
-    block.add_op(YieldOp(*(end.operands[place] for place in sorted(outputs))))
+    block.add_op(YieldOp(*(end.operands[position] for position in sorted(outputs))))
     block.erase_op(end)
     for position in sorted(set(range(len(block.args))).difference(kept), reverse=True):
         block.erase_arg(block.args[position])
-    new = replace_nest(
+    new = insert_nest(
         op,
         [op.inputs[position] for position in kept_inputs],
         [op.outputs[position] for position in sorted(outputs)],
@@ -232,8 +231,8 @@ def with_operands(
     return new
 
 
-def with_distinct_inputs(op: GenericOp) -> GenericOp:
-    """Merge inputs that are read at the same place."""
+def merge_equal_inputs(op: GenericOp) -> GenericOp:
+    """Merge equal inputs with equal indexing maps."""
     first: dict[Hashable, int] = {}
     merged: dict[int, int] = {}
     for position, operand in enumerate(op.inputs):
@@ -242,7 +241,7 @@ def with_distinct_inputs(op: GenericOp) -> GenericOp:
             merged[position] = known
     if not merged:
         return op
-    return with_operands(op, list(first.values()), merged, range(len(op.outputs)))
+    return keep_operands(op, list(first.values()), merged, range(len(op.outputs)))
 
 
 OP = "lair.op"
@@ -252,7 +251,7 @@ DOMAIN = "lair.domain"
 WORK = "lair.work"
 
 # Work of an iteration for each `lair.work`, by the kinds of work in `cgc.kernels.coefficients`.
-WORK_OF_A_POINT: dict[str, tuple[tuple[str, int], ...]] = {
+ITERATION_WORK: dict[str, tuple[tuple[str, int], ...]] = {
     "simple": (("simple", 1),),
     "random": (("random", 1),),
     "scatter": (("simple", 1), ("stream", 1)),
@@ -287,11 +286,9 @@ def declaration(
 
 
 def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
-    """Return the sizes of the loops, and the work of an iteration.
-
-    A sort of n elements is log2(n) merges of n, and other ops visit all elements in several stages. A scatter
-    visits its updates. All others visit the largest tensor that they read or write.
-    """
+    """Return the sizes of the loops, and the work of an iteration, of an op that linalg cannot express."""
+    # A sort of n elements is log2(n) merges of n elements. Ops in stages visit all elements in each of them,
+    # a scatter its updates, and all other ops the largest tensor that they read or write.
     if op.TRAITS.order is Order.SORTS:
         shape = shape_of(op.operands[0])
         last = shape[-1] if shape else 1
@@ -307,14 +304,14 @@ def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
 
 
 def dependent_loops(work: str, loops: int) -> tuple[int, ...]:
-    """Return the loops of a domain that depend on one another."""
+    """Return the loops of a domain whose iterations depend on each other."""
     # The merges of a sort and the elements that they compare; the stages of other ops; the updates of a
-    # scatter, several of which may have the same place.
+    # scatter, since several may have the same index.
     return {"sort": tuple(range(loops))[-2:], "scatter": (0,)[:loops], "stages": (loops - 1,)}.get(work, ())
 
 
-def original(function: FuncOp) -> CirhOp:
-    """Return the op of CIRH that a declaration represents, on new operands."""
+def represented_op(function: FuncOp) -> CirhOp:
+    """Rebuild the CIRH op that a declaration represents, with new operands."""
     name, attributes, types = (function.attributes.get(key) for key in (OP, ATTRIBUTES, TYPES))
     if not (
         isinstance(name, StringAttr)

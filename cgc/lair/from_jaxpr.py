@@ -1,7 +1,7 @@
 """Loop nests from the jaxpr of an op, by a closed table of JAX primitives.
 
-Primitives that compute each element by itself, or only move elements, become expressions
-(`cgc.lair.expressions`). Reductions, scans, products, and writes of a part of a tensor become nests.
+Elementwise primitives, and those that only move elements, become expressions (`cgc.lair.expressions`).
+Reductions, scans, products, and writes of a part of a tensor become nests.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from cgc.lair.affine import affine_map, dim, identity, partial, reshape_map
+from cgc.lair.affine import affine_map, dim, identity, mark_partial_dims, reshape_map
 from cgc.lair.build import (
     FLOAT_NAMES,
     Array,
     Builder,
-    Read,
+    IndexedArray,
     Scalar,
     highest,
     loop_index,
     lowest,
-    missing,
+    out_of_range_value,
 )
 from cgc.lair.expressions import (
     Constant,
@@ -55,7 +55,7 @@ _DTYPES = frozenset(
         *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32)),
     }
 )
-# Per operand; a longer jaxpr is an unrolled algorithm, whose nests would be of no use to a reader.
+# Per operand. A longer jaxpr is an unrolled algorithm, whose nests would tell a reader nothing.
 MAX_EQUATIONS = 500
 
 
@@ -64,7 +64,7 @@ def build_nests(builder: Builder, jaxpr: ClosedJaxpr, arrays: Sequence[Array]) -
 
     Args:
         builder: Adds to the body of the function.
-        jaxpr: What to compute.
+        jaxpr: The computation.
         arrays: Its inputs.
 
     Returns:
@@ -79,12 +79,12 @@ def is_expressible(jaxpr: ClosedJaxpr) -> bool:
     """Return True if loop nests express all equations of a jaxpr."""
     eqns = list(_flatten(jaxpr))
     is_short = len(eqns) <= MAX_EQUATIONS * max(1, len(jaxpr.jaxpr.invars))
-    # Tensors of different numbers that a lowering closes over have no place in a nest.
+    # The constants of a jaxpr are tensors of distinct elements, which a nest cannot contain.
     return is_short and not jaxpr.consts and all(map(_is_expressible, eqns))
 
 
 def _flatten(jaxpr: ClosedJaxpr) -> Iterator[JaxprEqn]:
-    """Yield the equations of a jaxpr, with those of the functions that it calls."""
+    """Yield the equations of a jaxpr and of the functions that it calls."""
     for eqn in jaxpr.jaxpr.eqns:
         called = called_jaxpr(eqn)
         if called is None or called.consts or eqn.params.get("name", "") in _FUNCTIONS:
@@ -96,10 +96,10 @@ def _flatten(jaxpr: ClosedJaxpr) -> Iterator[JaxprEqn]:
 def _is_expressible(eqn: JaxprEqn) -> bool:
     name = eqn.primitive.name
     is_function = called_jaxpr(eqn) is not None and eqn.params.get("name", "") in _FUNCTIONS
-    known = is_function or name in _POINTWISE or name in _MOVES or name in _NESTS
+    is_known = is_function or name in _POINTWISE or name in _MOVES or name in _NESTS
     avals: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
-    # Loops need extents, and the bodies have no complex numbers.
-    if not known or any(0 in aval.shape or aval.dtype.name not in _DTYPES for aval in avals):
+    # Empty tensors have no loop extents, and bodies compute no complex numbers.
+    if not is_known or any(0 in aval.shape or aval.dtype.name not in _DTYPES for aval in avals):
         return False
     if name == "select_n":
         return len(avals) == 4 and avals[0].dtype == np.bool_
@@ -110,16 +110,16 @@ def _is_expressible(eqn: JaxprEqn) -> bool:
     return True
 
 
-_Operands: TypeAlias = Sequence[Expression]
+_Expressions: TypeAlias = Sequence[Expression]
 
 
 class _Translation:
-    """Translates one jaxpr; calls inside of it are inlined."""
+    """Translates a jaxpr and inlines its calls."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
 
-    def run(self, jaxpr: Jaxpr, inputs: _Operands) -> list[Expression]:
+    def run(self, jaxpr: Jaxpr, inputs: _Expressions) -> list[Expression]:
         """Return the outputs of a jaxpr."""
         known: dict[Any, Expression] = dict(zip(jaxpr.invars, inputs, strict=True))
         uses = Counter(v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, Literal))
@@ -131,14 +131,14 @@ class _Translation:
         for eqn in jaxpr.eqns:
             operands = [read(v) for v in eqn.invars]
             if eqn.primitive.name in _NESTS and not isinstance(eqn.invars[0], Literal):
-                # A value with further readers is computed once, not in the nest and in each of them again.
+                # A value with other readers is computed once instead of in the nest and in each of them.
                 first = eqn.invars[0]
                 if uses[first] > 1 and isinstance(known[first], Pointwise):
                     known[first] = operands[0] = view(materialize(self.builder, known[first]))
             known.update(zip(eqn.outvars, self._translate(eqn, operands), strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def _translate(self, eqn: JaxprEqn, operands: _Operands) -> Sequence[Expression]:
+    def _translate(self, eqn: JaxprEqn, operands: _Expressions) -> Sequence[Expression]:
         name = eqn.primitive.name
         if (call := called_jaxpr(eqn)) is not None:
             function = _FUNCTIONS.get(eqn.params.get("name", ""))
@@ -146,18 +146,16 @@ class _Translation:
                 return [_pointwise(eqn, function, self._compute_once(eqn, operands))]
             return self.run(call.jaxpr, operands)
         if name == "max" and isinstance(operands[0], Constant) and operands[0].number == -math.inf:
-            return operands[1:]  # jax.numpy.max has it, for the maximum of no elements
+            return operands[1:]  # added by jax.numpy.max for empty inputs
         if name in _POINTWISE:
             return [_pointwise(eqn, _POINTWISE[name], self._compute_once(eqn, operands))]
         if name in _MOVES:
             return _MOVES[name](eqn, *self._compute_once(eqn, operands))
         return [view(_NESTS[name](self.builder, eqn, *operands))]
 
-    def _compute_once(self, eqn: JaxprEqn, operands: _Operands) -> list[Expression]:
-        """Materialize operands that are read for several elements of the result, such as sums of rows.
-
-        Scalars are not: a body computes them again, which needs no further nest.
-        """
+    def _compute_once(self, eqn: JaxprEqn, operands: _Expressions) -> list[Expression]:
+        """Materialize operands that several elements of the result read, such as sums of rows."""
+        # A body recomputes scalars, which is cheaper than another nest.
         elements = math.prod(_result(eqn)[0])
         return [
             view(materialize(self.builder, x))
@@ -171,7 +169,7 @@ def _constant(value: Any, aval: Any) -> Expression:
     return Constant(tuple(aval.shape), np.dtype(aval.dtype).name, np.asarray(value).item())
 
 
-def _pointwise(eqn: JaxprEqn, function: Callable[..., Scalar], operands: _Operands) -> Expression:
+def _pointwise(eqn: JaxprEqn, function: Callable[..., Scalar], operands: _Expressions) -> Expression:
     shape, dtype = _result(eqn)
     return Pointwise(shape, dtype, lambda *elements: function(eqn, *elements), operands)
 
@@ -223,7 +221,7 @@ def _floor_mod(_eqn: JaxprEqn, x: Scalar, y: Scalar) -> Scalar:
     return (rest.compare("NE", 0) & wrong_sign).select(rest + y, rest)
 
 
-# Functions of jax.numpy that LAIR has an op for, or a shorter form.
+# Functions of jax.numpy for which LAIR has an op or a shorter form.
 _FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "floor_divide": lambda _eqn, x, y: x / y,
     "remainder": _floor_mod,
@@ -270,10 +268,10 @@ _POINTWISE: dict[str, Callable[..., Scalar]] = {
 }
 
 
-def _move(eqn: JaxprEqn, x: Expression, places: Sequence[Any], index: int = 0) -> Expression:
-    """Return the result whose element is that of `x` at places that depend on its indices."""
+def _move(eqn: JaxprEqn, x: Expression, indices: Sequence[Any], index: int = 0) -> Expression:
+    """Return a result of an equation: the elements of `x` at indices that are functions of its own."""
     shape, _ = _result(eqn, index)
-    return move(x, shape, affine_map(len(shape), places))
+    return move(x, shape, affine_map(len(shape), indices))
 
 
 def _broadcast(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
@@ -291,8 +289,9 @@ def _transpose(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
 
 
 def _reverse(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
-    turned = eqn.params["dimensions"]
-    return [_move(eqn, x, [dim(d) * -1 + (n - 1) if d in turned else dim(d) for d, n in enumerate(x.shape)])]
+    reversed_dims = eqn.params["dimensions"]
+    indices = [dim(d) * -1 + (n - 1) if d in reversed_dims else dim(d) for d, n in enumerate(x.shape)]
+    return [_move(eqn, x, indices)]
 
 
 def _slice(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
@@ -304,8 +303,8 @@ def _slice(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
 def _split(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
     pieces, begin, axis = [], 0, eqn.params["axis"]
     for number, size in enumerate(eqn.params["sizes"]):
-        places = [dim(d) + begin if d == axis else dim(d) for d in range(len(x.shape))]
-        pieces.append(_move(eqn, x, places, number))
+        indices = [dim(d) + begin if d == axis else dim(d) for d in range(len(x.shape))]
+        pieces.append(_move(eqn, x, indices, number))
         begin += size
     return pieces
 
@@ -344,11 +343,11 @@ def _reduce(kind: str) -> Callable[..., Array]:
     def build(builder: Builder, eqn: JaxprEqn, x: Expression) -> Array:
         axes, (shape, dtype) = eqn.params["axes"], _result(eqn)
         # XLA accumulates sums and products of 16-bit floats in float32; the primitive does not show it.
-        wide = "float32" if kind in ("sum", "prod") and dtype in FLOAT_NAMES else dtype
-        kept = affine_map(len(x.shape), [dim(d) for d in range(len(x.shape)) if d not in axes])
-        write = Read(builder.fill(shape, wide, start(wide)), kept)
+        sum_dtype = "float32" if kind in ("sum", "prod") and dtype in FLOAT_NAMES else dtype
+        result_map = affine_map(len(x.shape), [dim(d) for d in range(len(x.shape)) if d not in axes])
+        write = IndexedArray(builder.fill(shape, sum_dtype, start(sum_dtype)), result_map)
         total = build_loops(
-            builder, x.shape, axes, [x], [write], lambda new, old: [combine(new[0].to(wide), old[0])]
+            builder, x.shape, axes, [x], [write], lambda new, old: [combine(new[0].to(sum_dtype), old[0])]
         )[0]
         return convert(builder, total, dtype)
 
@@ -360,21 +359,25 @@ def _scan(kind: str) -> Callable[..., Array]:
 
     def build(builder: Builder, eqn: JaxprEqn, x: Expression) -> Array:
         axis, (shape, dtype) = eqn.params["axis"], _result(eqn)
-        kept = affine_map(len(shape), [dim(d) for d in range(len(shape)) if d != axis])
+        result_map = affine_map(len(shape), [dim(d) for d in range(len(shape)) if d != axis])
         running = builder.fill([n for d, n in enumerate(shape) if d != axis], dtype, start(dtype))
-        # From the end: the loop runs forward over x in reverse order, and its result is reversed.
-        turned = affine_map(
+        # A loop always runs forward: for a scan from the end, it reads x in reverse and its result is
+        # reversed.
+        reversed_map = affine_map(
             len(shape), [dim(d) * -1 + (n - 1) if d == axis else dim(d) for d, n in enumerate(shape)]
         )
-        places = turned if eqn.params["reverse"] else identity(len(shape))
-        writes = [Read(builder.empty(shape, dtype), identity(len(shape))), Read(running, kept)]
+        order = reversed_map if eqn.params["reverse"] else identity(len(shape))
+        writes = [
+            IndexedArray(builder.empty(shape, dtype), identity(len(shape))),
+            IndexedArray(running, result_map),
+        ]
 
         def step(new: list[Scalar], old: list[Scalar]) -> Sequence[Scalar]:
             total = combine(new[0], old[1])
             return total, total
 
-        scanned = build_loops(builder, shape, [axis], [x], writes, step, [places])[0]
-        return materialize(builder, move(view(scanned), shape, places))
+        scanned = build_loops(builder, shape, [axis], [x], writes, step, [order])[0]
+        return materialize(builder, move(view(scanned), shape, order))
 
     return build
 
@@ -385,28 +388,28 @@ def _arg_extreme(kind: str, direction: str) -> Callable[..., Array]:
     def build(builder: Builder, eqn: JaxprEqn, x: Expression) -> Array:
         (axis,), (shape, dtype) = eqn.params["axes"], _result(eqn)
         array = materialize(builder, x)
-        kept = affine_map(array.rank, [dim(d) for d in range(array.rank) if d != axis])
-        first = Read(builder.fill(shape, array.dtype, start(array.dtype)), kept)
+        result_map = affine_map(array.rank, [dim(d) for d in range(array.rank) if d != axis])
+        first = IndexedArray(builder.fill(shape, array.dtype, start(array.dtype)), result_map)
         extreme = build_loops(
             builder, x.shape, [axis], [view(array)], [first], lambda new, old: [combine(new[0], old[0])]
         )[0]
         initial = builder.fill(shape, dtype, highest(dtype))
 
         def body(element: Scalar, best: Scalar, first: Scalar) -> Scalar:
-            hit = element.compare(direction, best)
+            is_extreme = element.compare(direction, best)
             if element.is_float:
-                hit = hit | element.is_nan()  # NaN is the extreme, as in NumPy
-            place = loop_index(element.block, axis).to(dtype)
-            return first.min(hit.select(place, first))
+                is_extreme = is_extreme | element.is_nan()  # NaN is the extreme, as in NumPy
+            position = loop_index(element.block, axis).to(dtype)
+            return first.min(is_extreme.select(position, first))
 
-        reads = [Read(array, identity(array.rank)), Read(extreme, kept)]
-        return builder.loops(array.rank, [axis], reads, [Read(initial, kept)], body)[0]
+        reads = [IndexedArray(array, identity(array.rank)), IndexedArray(extreme, result_map)]
+        return builder.loops(array.rank, [axis], reads, [IndexedArray(initial, result_map)], body)[0]
 
     return build
 
 
 def _dot_general(builder: Builder, eqn: JaxprEqn, lhs: Expression, rhs: Expression) -> Array:
-    """Loops over the batch, the free dimensions of both sides, and what is summed over."""
+    # Loops: batch dimensions, free dimensions of both sides, then contracted dimensions.
     contracting, batching = eqn.params["dimension_numbers"]
     shape, dtype = _result(eqn)
     next_free = iter(range(len(batching[0]), len(shape)))
@@ -417,17 +420,19 @@ def _dot_general(builder: Builder, eqn: JaxprEqn, lhs: Expression, rhs: Expressi
         positions = {d: number for number, d in enumerate(batch)}
         positions |= {d: len(shape) + number for number, d in enumerate(contracted)}
         arrays.append(view(materialize(builder, x)))
-        places = [dim(positions[d] if d in positions else next(next_free)) for d in range(len(x.shape))]
-        maps.append(affine_map(loops, places))
-    wide = "float32" if dtype in FLOAT_NAMES else dtype  # products of 16-bit floats are summed in float32
-    write = Read(builder.fill(shape, wide, 0), affine_map(loops, [dim(d) for d in range(len(shape))]))
+        index_exprs = [dim(positions[d] if d in positions else next(next_free)) for d in range(len(x.shape))]
+        maps.append(affine_map(loops, index_exprs))
+    # Products of 16-bit floats are summed in float32.
+    sum_dtype = "float32" if dtype in FLOAT_NAMES else dtype
+    result_map = affine_map(loops, [dim(d) for d in range(len(shape))])
+    write = IndexedArray(builder.fill(shape, sum_dtype, 0), result_map)
     total = build_loops(
         builder,
         tuple(extents),
         range(len(shape), loops),
         arrays,
         [write],
-        lambda new, old: [old[0] + new[0].to(wide) * new[1].to(wide)],
+        lambda new, old: [old[0] + new[0].to(sum_dtype) * new[1].to(sum_dtype)],
         maps,
     )[0]
     return convert(builder, total, dtype)
@@ -457,18 +462,19 @@ def _concatenate(builder: Builder, eqn: JaxprEqn, *parts: Expression) -> Array:
     (shape, dtype), axis = _result(eqn), eqn.params["dimension"]
     whole, begin = builder.empty(shape, dtype), 0
     for part in parts:
-        places = [dim(d) + begin if d == axis else dim(d) for d in range(len(shape))]
-        whole = _write(builder, part, whole, places)
+        indices = [dim(d) + begin if d == axis else dim(d) for d in range(len(shape))]
+        whole = _write(builder, part, whole, indices)
         begin += part.shape[axis]
     return whole
 
 
-def _write(builder: Builder, part: Expression, whole: Array, places: Sequence[Any]) -> Array:
-    """Return `whole` with the elements of `part` at places that depend on their indices."""
-    targets = partial(affine_map(len(part.shape), places), part.shape, whole.shape)
+def _write(builder: Builder, part: Expression, whole: Array, indices: Sequence[Any]) -> Array:
+    """Write the elements of `part` into `whole`, at indices that are functions of their own."""
+    targets = mark_partial_dims(affine_map(len(part.shape), indices), part.shape, whole.shape)
     if 0 in part.shape:
         return whole
-    return build_loops(builder, part.shape, (), [part], [Read(whole, targets)], lambda new, _old: new)[0]
+    write = IndexedArray(whole, targets)
+    return build_loops(builder, part.shape, (), [part], [write], lambda new, _old: new)[0]
 
 
 def _gather(builder: Builder, eqn: JaxprEqn, x: Expression, indices: Expression) -> Array:
@@ -481,17 +487,16 @@ def _gather(builder: Builder, eqn: JaxprEqn, x: Expression, indices: Expression)
     index: list[Expression | None] = []
     offset: list[Any] = []
     for d in range(array.rank):
-        inside: Any = 0 if d in dropped else dim(next(offsets))
-        found = None
+        within_slice: Any = 0 if d in dropped else dim(next(offsets))
+        start_index = None
         if d in numbers.start_index_map:
             number = numbers.start_index_map.index(d)
-            places = affine_map(len(shape), [*(dim(b) for b in batch), number])
-            found = move(indices, shape, places)
+            start_index = move(indices, shape, affine_map(len(shape), [*(dim(b) for b in batch), number]))
         elif d in numbers.operand_batching_dims:
-            where = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(d)]
-            inside = dim(batch[where])
-        index.append(found)
-        offset.append(inside)
+            batch_dim = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(d)]
+            within_slice = dim(batch[batch_dim])
+        index.append(start_index)
+        offset.append(within_slice)
     mode = eqn.params["mode"]
     fill = eqn.params.get("fill_value")
     gathered = Gathered(
@@ -501,7 +506,9 @@ def _gather(builder: Builder, eqn: JaxprEqn, x: Expression, indices: Expression)
         index,
         affine_map(len(shape), offset),
         [n - size for n, size in zip(array.shape, sizes, strict=True)],
-        (missing(dtype) if fill is None else fill) if mode == lax.GatherScatterMode.FILL_OR_DROP else None,
+        (out_of_range_value(dtype) if fill is None else fill)
+        if mode == lax.GatherScatterMode.FILL_OR_DROP
+        else None,
     )
     return build_nest(builder, [gathered])[0]
 

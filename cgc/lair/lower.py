@@ -32,8 +32,8 @@ def lower_group(
 
     Args:
         ops: in program order.
-        inputs: values from outside, in the order of the function's arguments. Constants may be left out:
-            splats become numbers in the loops.
+        inputs: values from outside, in the order of the function's arguments. Constants need not be inputs;
+            splats become constants in the loops.
         outputs: values that the function returns.
         name: of the function.
 
@@ -48,7 +48,7 @@ def lower_group(
 
 @dataclass(frozen=True)
 class LowerToLairPass(ModulePass):
-    """Turn every function of CIRH into one of LAIR; attributes of arguments and results are kept."""
+    """Lower every CIRH function to LAIR; attributes of arguments and results are kept."""
 
     name = "lower-to-lair"
 
@@ -59,12 +59,12 @@ class LowerToLairPass(ModulePass):
             LoweringError: a function with an op that is not of CIRH.
         """
         for function in [inner for inner in op.ops if isinstance(inner, FuncOp)]:
-            *ops, end = function.body.block.ops
-            if not isinstance(end, ReturnOp):
+            *ops, terminator = function.body.block.ops
+            if not isinstance(terminator, ReturnOp):
                 raise LoweringError(f"func.func @{function.sym_name.data} does not end in func.return")
             body = [_check_dialect(inner) for inner in ops]
             name = function.sym_name.data
-            lowered = lower_group(body, function.body.block.args, end.operands, name)
+            lowered = lower_group(body, function.body.block.args, terminator.operands, name)
             for new in list(lowered.ops):
                 lowered.body.block.detach_op(new)
                 op.body.block.insert_op_before(new, function)
@@ -95,11 +95,11 @@ class _Lowering:
         }
 
     def add(self, op: CirhOp) -> None:
-        """Add the nests of an op; constants are added where they are read."""
+        """Add the nests of an op; a constant is added when it is first read."""
         if isinstance(op, ConstOp):
             return
-        made = self._lower(op, [self._array(operand) for operand in op.operands])
-        self._arrays.update(zip(op.results, made, strict=True))
+        arrays = self._lower(op, [self._array(operand) for operand in op.operands])
+        self._arrays.update(zip(op.results, arrays, strict=True))
 
     def module(self, outputs: Sequence[SSAValue], name: str) -> ModuleOp:
         """Return the finished module."""
@@ -125,14 +125,14 @@ class _Lowering:
         # A constant with distinct elements is a tensor of the function; unsigned integers become signless.
         values = narrow_to_device(op.to_array(), op.name)
         signless = values.view(numpy_dtype(scalar_type(dtype))) if dtype.startswith("u") else values
-        made = ConstantOp(dense_attr(signless))
-        self._block.add_op(made)
-        return Array(made.result, dtype)
+        arrays = ConstantOp(dense_attr(signless))
+        self._block.add_op(arrays)
+        return Array(arrays.result, dtype)
 
     def _lower(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
         """Add the nests of an op, or a call if loop nests cannot express it."""
-        # Loops need extents, so ops on empty tensors are calls. Sorts and scatters visit elements as no nest
-        # shows, and random numbers have their own cost.
+        # Ops on empty tensors are calls, since loops need extents. So are sorts and scatters, whose order of
+        # elements depends on data, and random numbers, which have a separate cost.
         is_call = op.TRAITS.order is not Order.ANY or op.TRAITS.work.random
         if not is_call and all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
             jaxpr = trace(op)
@@ -141,7 +141,7 @@ class _Lowering:
         return self._call(op, operands)
 
     def _call(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
-        """Call a private function that represents the op."""
+        """Add a call of a private function that represents the op."""
         dtypes = [dtype_of(tensor_of(result)) for result in op.results]
         types = [
             lair_tensor(shape_of(result), dtype) for result, dtype in zip(op.results, dtypes, strict=True)
@@ -155,7 +155,7 @@ class _Lowering:
 
 
 def _remainders(function: FuncOp) -> list[FuncOp]:
-    """Return the declarations of the functions of scalars that bodies call."""
+    """Return the declarations of the remainder functions that bodies call."""
     called = {op.callee.root_reference.data for op in function.walk() if isinstance(op, CallOp)}
     found = []
     for dtype, name in FMOD.items():

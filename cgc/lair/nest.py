@@ -1,4 +1,4 @@
-"""The loop nests of a function of LAIR as plain data, for placement and the report."""
+"""Loop nests of a LAIR function as plain data, for placement and the report."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cgc.cirh.types import numpy_dtype, tensor_of
 from cgc.lair.affine import identity
 from cgc.lair.dialect import (
     DOMAIN,
+    ITERATION_WORK,
     OP,
     WORK,
-    WORK_OF_A_POINT,
     GenericOp,
     dependent_loops,
     loop_extents,
@@ -53,9 +53,9 @@ class LoopNest:
     Attributes:
         extents: iterations of every loop, the outermost first.
         carried: loops that carry a running value: reductions and scans.
-        scanned: carried loops that index a result, so that the result of every step is kept.
+        scanned: carried loops that index a result, which keeps the running value of every step.
         accesses: tensors that an iteration reads or writes.
-        work: amount of each kind of work of an iteration, by the names of `cgc.kernels.coefficients`.
+        work: kinds of work of an iteration, as named in `cgc.kernels.coefficients`, and their amounts.
         arith_ops: operations of an iteration.
         wide: the result has elements of more than 16 bits.
         call: the mnemonic of the op, if linalg cannot express it.
@@ -127,22 +127,22 @@ class LoopProgram:
 
 def loop_name(loop: int) -> str:
     """Return i, j, k ... then i1, j1 ..."""
-    turn, letter = divmod(loop, len(_LETTERS))
-    return _LETTERS[letter] + (str(turn) if turn else "")
+    repetition, letter = divmod(loop, len(_LETTERS))
+    return _LETTERS[letter] + (str(repetition) if repetition else "")
 
 
 def loop_program(module: ModuleOp) -> LoopProgram:
     """Read the nests of the first function of a module.
 
-    A tensor that a nest writes in part, or adds to, is the same tensor afterwards. Initial values of sums are
-    not separate nests.
+    A tensor that a nest updates is the same tensor afterwards. Filling in the initial value of a reduction is
+    no nest.
     """
     functions = {op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp)}
     return _Reader(functions, next(iter(functions.values())).body.block).program()
 
 
 class _Reader:
-    """Reads a function op by op, and numbers its tensors."""
+    """Reads the ops of a function in order, and numbers its tensors."""
 
     def __init__(self, functions: Mapping[str, FuncOp], block: Block) -> None:
         self._functions = functions
@@ -180,8 +180,8 @@ class _Reader:
         return self._numbers[value]
 
     def _result(self, initial: SSAValue, result: SSAValue) -> int:
-        """Return the tensor of a result: that of its initial value if this has contents."""
-        # Only with one user is the initial value overwritten in place.
+        """Return the tensor of a result, which is that of its initial value if it is updated in place."""
+        # A value that other ops read as well cannot be overwritten.
         holds = isinstance(initial.owner, GenericOp) or initial in self._numbers
         if holds and len(list(initial.uses)) == 1:
             self._numbers[result] = self._number(initial)
@@ -193,7 +193,7 @@ class _Reader:
         reads = [
             Access(self._number(operand), mapping) for operand, mapping in zip(op.inputs, maps, strict=False)
         ]
-        # Reads by computed index: any element may be touched.
+        # Reads at computed indices may touch any element.
         captured = [
             Access(self._number(inner.tensor), None)
             for inner in op.body.block.ops
@@ -208,12 +208,12 @@ class _Reader:
         for argument, mapping in zip(op.body.block.args[len(op.inputs) :], outputs, strict=True):
             if argument.uses:
                 carried |= set(carried_loops(extents, mapping))
-        shown = {loop for mapping in outputs for loop in mapping.used_dims()}
+        result_loops = {loop for mapping in outputs for loop in mapping.used_dims()}
         work, arith_ops = body_work(op.body.block)
         return LoopNest(
             extents=extents,
             carried=tuple(sorted(carried)),
-            scanned=tuple(sorted(carried & shown)),
+            scanned=tuple(sorted(carried & result_loops)),
             accesses=(*reads, *captured, *writes),
             work=work,
             arith_ops=arith_ops,
@@ -221,13 +221,13 @@ class _Reader:
         )
 
     def _call(self, op: CallOp) -> LoopNest:
-        """Read a call, which touches its tensors at places that depend on data."""
+        """Read a call; the elements that it touches depend on data."""
         function = self._functions[op.callee.root_reference.data]
         extents, kind, name = _extern(function)
         reads = [Access(self._number(operand), None) for operand in op.operands]
         writes = [Access(self._number(result), None, writes=True) for result in op.results]
         wide = any(self._values[access.value].element_bytes > 2 for access in writes)
-        work = WORK_OF_A_POINT[kind]
+        work = ITERATION_WORK[kind]
         carried = dependent_loops(kind, len(extents))
         return LoopNest(
             extents, carried, (), (*reads, *writes), work, sum(times for _, times in work), wide, name
@@ -235,7 +235,7 @@ class _Reader:
 
 
 def _is_start_of_sum(op: FillOp) -> bool:
-    """Return True if it is only the initial value of running values."""
+    """Return True if an op only fills in the initial value of reductions."""
     readers = [use.operation for use in op.results[0].uses]
     return all(
         isinstance(reader, GenericOp) and op.results[0] in reader.outputs and reads_outputs(reader)
@@ -244,7 +244,7 @@ def _is_start_of_sum(op: FillOp) -> bool:
 
 
 def _extern(function: FuncOp) -> tuple[tuple[int, ...], str, str]:
-    """Return loops, kind of work and mnemonic of a declaration."""
+    """Return the loops, the kind of work and the mnemonic of a declared function."""
     extents, work = function.attributes[DOMAIN], function.attributes[WORK]
     name = function.attributes[OP]
     assert isinstance(extents, DenseArrayBase)
@@ -273,7 +273,7 @@ def _each(kind: str, names: Iterable[str], times: int = 1) -> dict[str, tuple[st
     return dict.fromkeys(names, (kind, times))
 
 
-# Cost of an op of a body; None for no cost, `simple` if it is not listed.
+# Kind and amount of work of an op of a body; None for no work, one `simple` for ops that are not listed.
 _KINDS: dict[str, tuple[str, int] | None] = {
     "arith.constant": None,
     IndexOp.name: None,

@@ -19,18 +19,18 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import Commutative, IsTerminator
 
 from cgc.cirh.types import shape_of
-from cgc.lair.affine import compose, inverse_permutation, partial
+from cgc.lair.affine import compose, inverse_permutation, mark_partial_dims
 from cgc.lair.build import affine_index
 from cgc.lair.dialect import (
     GenericOp,
-    gives_every_loop,
+    determines_extents,
+    insert_nest,
     is_move,
+    keep_operands,
     loop_extents,
+    merge_equal_inputs,
     points,
     reads_outputs,
-    replace_nest,
-    with_distinct_inputs,
-    with_operands,
 )
 
 
@@ -38,10 +38,10 @@ from cgc.lair.dialect import (
 class LairFusePass(ModulePass):
     """Fuse producers into their consumers.
 
-    A producer that computes is fused if its loops carry nothing, its one result is read only by the consumer
-    and in one way, and the consumer has no more iterations, so that nothing is computed twice. A producer
-    that only moves elements (a broadcast, a transpose, a slice, a constant) is folded into the indexing maps
-    of every reader. Reductions are not fused into their readers: they would run again for each.
+    A parallel producer is fused if its only user is one operand of the consumer and the consumer has no more
+    iterations, so that no element is computed twice. A producer that only moves elements (a broadcast, a
+    transpose, a slice, a constant) is folded into the indexing maps of every consumer. Reductions are not
+    fused into their consumers, where each iteration would repeat them.
     """
 
     name = "lair-fuse"
@@ -54,45 +54,45 @@ class LairFusePass(ModulePass):
 
 
 def _fuse(block: Block) -> None:
-    """Fuse every input of every nest, repeatedly: a fused producer brings its inputs."""
+    """Fuse inputs of every nest until none is left that can be fused; a fused producer adds its inputs."""
     for op in list(block.ops):
         if not isinstance(op, GenericOp):
             continue
-        consumer, position = with_distinct_inputs(op), 0
+        consumer, position = merge_equal_inputs(op), 0
         while position < len(consumer.inputs):
             fused = _without_input(consumer, position)
             if fused is None:
                 position += 1
             else:
-                consumer, position = with_distinct_inputs(fused), 0
+                consumer, position = merge_equal_inputs(fused), 0
 
 
 def _without_input(consumer: GenericOp, position: int) -> GenericOp | None:
-    """Compute an input in the body of its consumer; None if that is not allowed."""
+    """Compute an input in the body of its consumer; return None if it cannot or should not be fused."""
     producer = consumer.inputs[position].owner
     if isinstance(producer, FillOp):
         return _with_constant(consumer, position, producer)
     if not isinstance(producer, GenericOp) or len(producer.results) != 1:
         return None
-    places = _places(consumer, position, producer)
-    if places is None or not _is_worth_it(consumer, producer):
+    iterations = _producer_iterations(consumer, position, producer)
+    if iterations is None or not _is_profitable(consumer, producer):
         return None
-    fused = _fuse_producer(consumer, position, producer, places)
+    fused = _fuse_producer(consumer, position, producer, iterations)
     if fused is not None and not producer.results[0].uses:
         Rewriter.erase_op(producer)
     return fused
 
 
-def _places(consumer: GenericOp, position: int, producer: GenericOp) -> AffineMap | None:
-    """Return the iteration of the producer that makes the element an iteration of the consumer reads."""
+def _producer_iterations(consumer: GenericOp, position: int, producer: GenericOp) -> AffineMap | None:
+    """Return the map from iterations of the consumer to those of the producer that compute its input."""
     if not producer.is_parallel or reads_outputs(producer):
         return None
     inverse = inverse_permutation(producer.maps[-1])
     return None if inverse is None else compose(inverse, consumer.maps[position])
 
 
-def _is_worth_it(consumer: GenericOp, producer: GenericOp) -> bool:
-    """Return True if the producer moves elements only, or would not be computed more often."""
+def _is_profitable(consumer: GenericOp, producer: GenericOp) -> bool:
+    """Return True if the producer only moves elements, or would run no more iterations than before."""
     if is_move(producer):
         return True
     readers = [use.operation for use in producer.results[0].uses]
@@ -100,67 +100,67 @@ def _is_worth_it(consumer: GenericOp, producer: GenericOp) -> bool:
 
 
 def _fuse_producer(
-    consumer: GenericOp, position: int, producer: GenericOp, places: AffineMap
+    consumer: GenericOp, position: int, producer: GenericOp, iterations: AffineMap
 ) -> GenericOp | None:
-    """Build the fused nest; None if no operand would determine the extent of a loop."""
+    """Build the fused nest; return None if its operands would not determine the extents of all loops."""
     extents = loop_extents(consumer)
     inner = [
-        partial(compose(mapping, places), extents, shape_of(operand))
+        mark_partial_dims(compose(mapping, iterations), extents, shape_of(operand))
         for mapping, operand in zip(producer.maps[:-1], producer.inputs, strict=True)
     ]
     maps = [*consumer.maps[:position], *inner, *consumer.maps[position + 1 :]]
-    if not gives_every_loop(maps, len(consumer.iterator_types)):
+    if not determines_extents(maps, len(consumer.iterator_types)):
         return None
     inputs = [*consumer.inputs[:position], *producer.inputs, *consumer.inputs[position + 1 :]]
     is_last_reader = producer.results[0].has_one_use()
-    # The producer keeps its body while others read its result.
+    # The producer keeps its body if other ops read its result.
     first = _detach_body(producer) if is_last_reader else producer.body.clone().detach_block(0)
-    _at_places(first, places)
+    _rewrite_indices(first, iterations)
     body = _join(first, _detach_body(consumer), position)
-    return _exchange(consumer, replace_nest(consumer, inputs, list(consumer.outputs), maps, body))
+    return _replace(consumer, insert_nest(consumer, inputs, list(consumer.outputs), maps, body))
 
 
 def _detach_body(op: GenericOp) -> Block:
     return op.body.detach_block(0)
 
 
-def _at_places(body: Block, places: AffineMap) -> None:
-    """Rewrite a body of the producer's loops for those of the consumer."""
-    if places == AffineMap.identity(places.num_dims):
+def _rewrite_indices(body: Block, iterations: AffineMap) -> None:
+    """Compute loop indices of the producer from those of the consumer."""
+    if iterations == AffineMap.identity(iterations.num_dims):
         return
     for op in list(body.ops):
         if isinstance(op, IndexOp):
-            moved = Block()
-            value = affine_index(moved, places.results[op.dim.value.data]).value
-            for made in list(moved.ops):
-                moved.detach_op(made)
-                body.insert_op_before(made, op)
+            computed = Block()
+            value = affine_index(computed, iterations.results[op.dim.value.data]).value
+            for index_op in list(computed.ops):
+                computed.detach_op(index_op)
+                body.insert_op_before(index_op, op)
             op.result.replace_all_uses_with(value)
             body.erase_op(op)
 
 
 def _join(first: Block, second: Block, position: int) -> Block:
-    """Join two bodies, where the result of the first is argument `position` of the second."""
-    # The shorter one is moved into the longer one: a chain of n ops takes time in proportion to n.
+    """Join two bodies; the result of the first is argument `position` of the second."""
+    # The shorter body is moved into the longer one, so that fusing a chain of n ops takes O(n) time.
     end = first.last_op
     assert isinstance(end, YieldOp), "bodies are checked before"
     result = end.operands[0]
     first.erase_op(end)
-    first.erase_arg(first.args[-1])  # the previous value of its place, which nothing reads
+    first.erase_arg(first.args[-1])  # the previous value of the output, which no op reads
     if _is_longer(first, second):
         for index, argument in enumerate(list(second.args)):
             if index == position:
                 argument.replace_all_uses_with(result)
             else:
-                place = index if index < position else len(first.args)
-                argument.replace_all_uses_with(first.insert_arg(argument.type, place))
+                index_in_first = index if index < position else len(first.args)
+                argument.replace_all_uses_with(first.insert_arg(argument.type, index_in_first))
         _move(second, first, None)
         return first
     for index, argument in enumerate(list(first.args)):
-        moved = second.insert_arg(argument.type, position + index)
+        inserted = second.insert_arg(argument.type, position + index)
         if argument is result:
-            result = moved
-        argument.replace_all_uses_with(moved)
+            result = inserted
+        argument.replace_all_uses_with(inserted)
     replaced_argument = second.args[position + len(first.args)]
     replaced_argument.replace_all_uses_with(result)
     second.erase_arg(replaced_argument)
@@ -169,15 +169,15 @@ def _join(first: Block, second: Block, position: int) -> Block:
 
 
 def _is_longer(first: Block, second: Block) -> bool:
-    """Return True if the first has more ops, in the time of the shorter one."""
-    one, other = first.first_op, second.first_op
-    while one is not None and other is not None:
-        one, other = one.next_op, other.next_op
-    return one is not None
+    """Return True if the first block has more ops, in time proportional to the shorter one."""
+    first_end, second_end = first.first_op, second.first_op
+    while first_end is not None and second_end is not None:
+        first_end, second_end = first_end.next_op, second_end.next_op
+    return first_end is not None
 
 
 def _move(source: Block, target: Block, before: Operation | None) -> None:
-    """Move all ops, before an op of the target or to its end."""
+    """Move all ops to the target, before one of its ops or to its end."""
     for op in list(source.ops):
         source.detach_op(op)
         if before is None:
@@ -187,23 +187,23 @@ def _move(source: Block, target: Block, before: Operation | None) -> None:
 
 
 def _with_constant(consumer: GenericOp, position: int, fill: FillOp) -> GenericOp | None:
-    """Replace an input that is filled with one number by that number."""
+    """Replace an input of equal elements by a constant in the body."""
     number = fill.inputs[0].owner
     maps = [*consumer.maps[:position], *consumer.maps[position + 1 :]]
-    if not isinstance(number, arith.ConstantOp) or not gives_every_loop(maps, len(consumer.iterator_types)):
+    if not isinstance(number, arith.ConstantOp) or not determines_extents(maps, len(consumer.iterator_types)):
         return None
     block = _detach_body(consumer)
-    inside = number.clone()
+    copy = number.clone()
     assert block.first_op is not None, "bodies end in linalg.yield"
-    block.insert_op_before(inside, block.first_op)
-    block.args[position].replace_all_uses_with(inside.result)
+    block.insert_op_before(copy, block.first_op)
+    block.args[position].replace_all_uses_with(copy.result)
     block.erase_arg(block.args[position])
     inputs = [*consumer.inputs[:position], *consumer.inputs[position + 1 :]]
-    return _exchange(consumer, replace_nest(consumer, inputs, list(consumer.outputs), maps, block))
+    return _replace(consumer, insert_nest(consumer, inputs, list(consumer.outputs), maps, block))
 
 
-def _exchange(old: GenericOp, new: GenericOp) -> GenericOp:
-    """Replace a nest by another one."""
+def _replace(old: GenericOp, new: GenericOp) -> GenericOp:
+    """Replace a nest with another one."""
     for before, after in zip(old.results, new.results, strict=True):
         before.replace_all_uses_with(after)
     Rewriter.erase_op(old)
@@ -212,7 +212,7 @@ def _exchange(old: GenericOp, new: GenericOp) -> GenericOp:
 
 @dataclass(frozen=True)
 class LairCsePass(ModulePass):
-    """Keep the first of several ops that compute the same; every op of LAIR is pure, calls included."""
+    """Merge ops that compute the same (common subexpression elimination)."""
 
     name = "lair-cse"
 
@@ -225,10 +225,11 @@ class LairCsePass(ModulePass):
 
 def _eliminate(block: Block) -> None:
     """Merge equal ops of a block, nests and their bodies included."""
+    # All ops of LAIR are pure, calls included.
     known: dict[Hashable, Operation] = {}
     for op in list(block.ops):
         if isinstance(op, GenericOp):
-            op = with_distinct_inputs(op)
+            op = merge_equal_inputs(op)
             _eliminate(op.body.block)
         if op.has_trait(IsTerminator):
             continue
@@ -239,9 +240,9 @@ def _eliminate(block: Block) -> None:
             block.erase_op(op)
 
 
-def _op_key(op: Operation, inside: dict[SSAValue, int] | None = None) -> Hashable:
-    """Return a key that is equal for ops that compute the same; values of an enclosing body are numbered."""
-    numbers = inside or {}
+def _op_key(op: Operation, enclosing: dict[SSAValue, int] | None = None) -> Hashable:
+    """Return a key that is equal for ops that compute the same; values of enclosing bodies are numbers."""
+    numbers = enclosing or {}
     operands: list[Hashable] = [numbers.get(operand, id(operand)) for operand in op.operands]
     if op.has_trait(Commutative):
         operands.sort(key=hash)
@@ -265,7 +266,7 @@ def _block_key(block: Block, outer: dict[SSAValue, int]) -> Hashable:
 
 @dataclass(frozen=True)
 class LairDcePass(ModulePass):
-    """Remove ops without effect on results, inputs that no body reads, and functions without calls."""
+    """Remove unused ops, inputs that no body reads, and declarations without calls (dead code)."""
 
     name = "lair-dce"
 
@@ -274,27 +275,28 @@ class LairDcePass(ModulePass):
         functions = [inner for inner in op.walk() if isinstance(inner, FuncOp)]
         for function in functions:
             if function.body.blocks:
-                _clean(function.body.block)
+                _remove_dead(function.body.block)
         called = {inner.callee.root_reference.data for inner in op.walk() if isinstance(inner, CallOp)}
         for function in functions:
             if not function.body.blocks and function.sym_name.data not in called:
                 Rewriter.erase_op(function)
 
 
-def _clean(block: Block) -> None:
-    """Remove ops without users, from the last to the first, so that one pass is enough."""
+def _remove_dead(block: Block) -> None:
+    """Remove ops without users."""
+    # In reverse order, one pass is enough.
     for op in reversed(list(block.ops)):
         if op.has_trait(IsTerminator):
             continue
         if not any(result.uses for result in op.results):
             block.erase_op(op)
         elif isinstance(op, GenericOp):
-            _clean_nest(op)
+            _remove_dead_operands(op)
 
 
-def _clean_nest(op: GenericOp) -> None:
+def _remove_dead_operands(op: GenericOp) -> None:
     """Remove inputs and outputs that the body and other ops do not use."""
-    _clean(op.body.block)
+    _remove_dead(op.body.block)
     arguments = op.body.block.args
     first = len(op.inputs)
     outputs = [
@@ -305,6 +307,6 @@ def _clean_nest(op: GenericOp) -> None:
     inputs = [position for position in range(first) if arguments[position].uses]
     if len(inputs) + len(outputs) == len(op.operands):
         return
-    maps = [op.maps[position] for position in (*inputs, *(first + place for place in outputs))]
-    if gives_every_loop(maps, len(op.iterator_types)):
-        _clean_nest(with_operands(op, inputs, {}, outputs))
+    maps = [op.maps[position] for position in (*inputs, *(first + position for position in outputs))]
+    if determines_extents(maps, len(op.iterator_types)):
+        _remove_dead_operands(keep_operands(op, inputs, {}, outputs))

@@ -1,4 +1,4 @@
-"""Sets of iterations and the elements they touch, by islpy: counted exactly, mostly without enumeration.
+"""Sets of iterations and of the elements that they touch, counted exactly by isl, mostly without enumeration.
 
 A loop nest's domain is the box of its extents. An access maps an iteration to an element; the image of a
 tile of the domain is the part of the tensor that a PE holds.
@@ -25,14 +25,14 @@ from xdsl.ir.affine import (
 
 Extents = tuple[int, ...]
 
-# Points of a tile up to which the image of a map of entangled loops is counted; above, it is bounded.
-_IMAGE_LIMIT = 1 << 16
+# With more iterations, the elements that a tile touches are bounded instead of counted.
+_MAX_COUNTED_POINTS = 1 << 16
 
-# Alignments of tiles that are tried; if there are more, those along one loop at a time.
-_ALIGNMENTS_LIMIT = 64
+# With more alignments of tiles, only those along one loop at a time are tried.
+_MAX_ALIGNMENTS = 64
 
-# Points of a tile up to which index values are enumerated, ten times as fast as isl counts that few.
-_ENUMERATED_LIMIT = 1 << 12
+# Up to this size of a tile, enumerating index values is about ten times as fast as counting them with isl.
+_MAX_ENUMERATED_POINTS = 1 << 12
 
 
 def domain(extents: Sequence[int], begins: Sequence[int] | None = None) -> isl.Set:
@@ -45,22 +45,22 @@ def domain(extents: Sequence[int], begins: Sequence[int] | None = None) -> isl.S
     return isl.Set(f"{{ [{_loops(len(extents))}] : {' and '.join(bounds) or 'true'} }}")
 
 
-def tile(extents: Sequence[int], sizes: Sequence[int], place: Sequence[int]) -> isl.Set:
-    """Return the iterations of one tile; those at the edge are cut to the domain.
+def tile(extents: Sequence[int], sizes: Sequence[int], position: Sequence[int]) -> isl.Set:
+    """Return the iterations of one tile; tiles at the edge are clipped to the domain.
 
     Args:
         extents: of the loops.
         sizes: of a tile along every loop.
-        place: the tile's number along every loop.
+        position: the tile's number along every loop.
     """
-    begins = [size * number for size, number in zip(sizes, place, strict=True)]
+    begins = [size * number for size, number in zip(sizes, position, strict=True)]
     return domain(extents).intersect(domain(sizes, begins))
 
 
 def access(extents: Sequence[int], mapping: AffineMap) -> isl.Map:
-    """Return the relation of iterations and the elements that they touch."""
-    places = ", ".join(isl_text(expr) for expr in mapping.results)
-    relation = isl.Map(f"{{ [{_loops(len(extents))}] -> [{places}] }}")
+    """Return the relation from iterations to the elements that they touch."""
+    elements = ", ".join(isl_text(expr) for expr in mapping.results)
+    relation = isl.Map(f"{{ [{_loops(len(extents))}] -> [{elements}] }}")
     return relation.intersect_domain(domain(extents))
 
 
@@ -77,18 +77,17 @@ def count(points: isl.Set) -> int:
 
 @lru_cache(maxsize=4096)
 def carried_loops(extents: Extents, mapping: AffineMap) -> tuple[int, ...]:
-    """Return the loops along which iterations that touch the same element follow each other.
+    """Return the loops in which iterations that touch the same element may differ.
 
-    For the map of a running value these are the loops of the reduction: they depend on one another, all
-    others can run in parallel.
+    For the map of a running value these are the loops of the reduction; all others are parallel.
     """
-    # Loops by themselves have the same dependences with extents of 2.
-    plain = all(isinstance(expr, AffineDimExpr | AffineConstantExpr) for expr in mapping.results)
-    small = tuple(min(extent, 2) for extent in extents) if plain else extents
-    touched = access(small, mapping)
-    same = touched.apply_range(touched.reverse())
-    before = isl.Map.lex_lt(touched.domain().get_space())
-    distances = same.intersect(before).deltas()
+    # If all indices are loops or constants, extents of 2 have the same dependencies.
+    is_plain = all(isinstance(expr, AffineDimExpr | AffineConstantExpr) for expr in mapping.results)
+    smallest = tuple(min(extent, 2) for extent in extents) if is_plain else extents
+    touched = access(smallest, mapping)
+    same_element = touched.apply_range(touched.reverse())
+    earlier = isl.Map.lex_lt(touched.domain().get_space())
+    distances = same_element.intersect(earlier).deltas()
     if distances.is_empty():
         return ()
     zero = isl.Set(f"{{ [{_loops(len(extents))}] }}")
@@ -101,7 +100,7 @@ def carried_loops(extents: Extents, mapping: AffineMap) -> tuple[int, ...]:
 
 @lru_cache(maxsize=16384)
 def footprint(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> int:
-    """Return the elements that the fullest tile touches.
+    """Return the number of elements that the fullest tile touches.
 
     Args:
         sizes: of a tile along every loop.
@@ -113,11 +112,11 @@ def footprint(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> i
     if _is_separable(mapping):
         return math.prod(_image(sizes, expr, number_of_tiles) for expr in mapping.results)
     used = sorted(mapping.used_dims())
-    reached = math.prod(sizes[loop] for loop in used)
+    iterations = math.prod(sizes[loop] for loop in used)
     extents = tuple(size * number for size, number in zip(sizes, number_of_tiles, strict=True))
     begins = _alignments(sizes, mapping, number_of_tiles)
-    if reached * len(begins) > _IMAGE_LIMIT or is_injective(extents, mapping):
-        return reached
+    if iterations * len(begins) > _MAX_COUNTED_POINTS or is_injective(extents, mapping):
+        return iterations
     return max(_count_touched(sizes, mapping, begin) for begin in begins)
 
 
@@ -125,44 +124,44 @@ def footprint(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> i
 def is_injective(extents: Extents, mapping: AffineMap) -> bool:
     """Return True if no two iterations that differ in loops of the map touch the same element."""
     used = mapping.used_dims()
-    shown = tuple(extent if loop in used else 1 for loop, extent in enumerate(extents))
-    return bool(access(shown, mapping).is_injective())
+    used_extents = tuple(extent if loop in used else 1 for loop, extent in enumerate(extents))
+    return bool(access(used_extents, mapping).is_injective())
 
 
 def _image(sizes: Extents, expr: AffineExpr, number_of_tiles: Extents) -> int:
-    """Return the values of one expression over the fullest tile; alignments to its divisors repeat."""
+    """Return the number of values of an index expression over the fullest tile."""
     if isinstance(expr, AffineDimExpr):
         return sizes[expr.position]
     mapping = AffineMap(len(sizes), 0, (expr,))
     used = mapping.used_dims()
-    shown = tuple(size if loop in used else 1 for loop, size in enumerate(sizes))
+    used_extents = tuple(size if loop in used else 1 for loop, size in enumerate(sizes))
     begins = _alignments(sizes, mapping, number_of_tiles)
-    return max(_count_touched(shown, mapping, begin) for begin in begins)
+    return max(_count_touched(used_extents, mapping, begin) for begin in begins)
 
 
 def _alignments(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> list[list[int]]:
-    """Return tile starts with distinct alignments to the divisors in a map; others repeat one of these."""
+    """Return the starts of tiles with distinct alignments to the divisors in a map."""
     period = math.lcm(*(divisor for expr in mapping.results for divisor in _divisors(expr)), 1)
     used = mapping.used_dims()
     numbers = [
         range(min(tiles, period // math.gcd(period, size)) if loop in used else 1)
         for loop, (size, tiles) in enumerate(zip(sizes, number_of_tiles, strict=True))
     ]
-    few = math.prod(map(len, numbers)) <= _ALIGNMENTS_LIMIT
-    places = itertools.product(*numbers) if few else _along_each(numbers)
-    return [[number * size for number, size in zip(place, sizes, strict=True)] for place in places]
+    all_fit = math.prod(map(len, numbers)) <= _MAX_ALIGNMENTS
+    positions = itertools.product(*numbers) if all_fit else _vary_each_loop(numbers)
+    return [[number * size for number, size in zip(position, sizes, strict=True)] for position in positions]
 
 
-def _along_each(numbers: Sequence[range]) -> Iterator[tuple[int, ...]]:
-    """Yield places that differ from the first one along one loop."""
+def _vary_each_loop(numbers: Sequence[range]) -> Iterator[tuple[int, ...]]:
+    """Yield positions that differ from the first one along one loop."""
     for loop, choices in enumerate(numbers):
         for number in choices:
             yield tuple(number if other == loop else 0 for other in range(len(numbers)))
 
 
 def _count_touched(sizes: Sequence[int], mapping: AffineMap, begins: Sequence[int]) -> int:
-    """Return the elements that one tile touches."""
-    if len(mapping.results) == 1 and math.prod(sizes) <= _ENUMERATED_LIMIT:
+    """Return the number of elements that one tile touches."""
+    if len(mapping.results) == 1 and math.prod(sizes) <= _MAX_ENUMERATED_POINTS:
         loops = np.ix_(*(np.arange(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)))
         evaluate: Any = mapping.results[0].eval  # annotated for numbers, but works for arrays as well
         return len(set(np.ravel(evaluate(loops, ())).tolist()))
@@ -171,12 +170,12 @@ def _count_touched(sizes: Sequence[int], mapping: AffineMap, begins: Sequence[in
 
 @lru_cache(maxsize=1024)
 def _access_everywhere(mapping: AffineMap) -> isl.Map:
-    places = ", ".join(isl_text(expr) for expr in mapping.results)
-    return isl.Map(f"{{ [{_loops(mapping.num_dims)}] -> [{places}] }}")
+    elements = ", ".join(isl_text(expr) for expr in mapping.results)
+    return isl.Map(f"{{ [{_loops(mapping.num_dims)}] -> [{elements}] }}")
 
 
 def _is_separable(mapping: AffineMap) -> bool:
-    """Return True if no loop occurs in two results: the image is the product of those of the results."""
+    """Return True if no loop occurs in two results, so that the image is the product of their images."""
     seen: set[int] = set()
     for expr in mapping.results:
         used = expr.used_dims()

@@ -25,7 +25,7 @@ from cgc.cirh.dense import dense_array
 from cgc.cirh.types import numpy_dtype, require_tensor, tensor_of
 from cgc.errors import LoweringError
 from cgc.lair.build import dtype_of
-from cgc.lair.dialect import PARALLEL, GenericOp, loop_extents, original
+from cgc.lair.dialect import PARALLEL, GenericOp, loop_extents, represented_op
 from cgc.lowering.jax_table import lower
 
 Values: TypeAlias = NDArray[Any]
@@ -79,7 +79,7 @@ def _run_op(op: Operation, values: _Environment, functions: Mapping[str, FuncOp]
 
 
 def _run_extern(function: FuncOp, operands: Sequence[Values]) -> list[Values]:
-    op = original(function)
+    op = represented_op(function)
     typed: list[Any] = [
         _as_bits(value, np.dtype(dtype_of(tensor_of(operand))))
         for value, operand in zip(operands, op.operands, strict=True)

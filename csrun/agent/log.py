@@ -1,4 +1,4 @@
-"""Writes the files of a task in a separate thread: a file system that hangs must not stop the heartbeats."""
+"""Writes the log and the exit record of a task in a separate thread."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class LogWriter:
         self._changed = threading.Condition()
         self._closing = False
         self._record: tuple[Path, dict[str, Any]] | None = None
+        # A file system that hangs must not stop the heartbeats, which the thread of the agent's loop sends.
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._thread.start()
 
@@ -55,7 +56,13 @@ class LogWriter:
 
     def _write_all(self) -> None:
         broken = False
-        while (data := self._next()) is not None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._closing:
+                    self._changed.wait()
+                if not self._queue:
+                    break
+                data = self._queue.popleft()
             try:
                 left = memoryview(data)
                 while self._log and left and not broken:
@@ -72,12 +79,6 @@ class LogWriter:
                 write_record(*self._record)
             except OSError as error:
                 self._complain(error.strerror or str(error))
-
-    def _next(self) -> bytes | None:
-        with self._changed:
-            while not self._queue and not self._closing:
-                self._changed.wait()
-            return self._queue.popleft() if self._queue else None
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:

@@ -79,7 +79,13 @@ def main(arguments: Sequence[str]) -> int:
     adopt_orphans()
     environment = dict(os.environ)
     try:
-        place = _read_place(arguments, environment)
+        place = load_reader(*arguments)(environment)
+        if place is None:
+            raise RoleError(
+                "the scheduler has set no variables of a task; expected those of a job: only csrun_wse "
+                "starts this program"
+            )
+        place = replace(place, node=place.node or socket.gethostname())
         with SignalPipe(OTHER_INTERRUPTS) as signals:
             connection = _connect(environment, place)
             marks = {"CSRUN_JOB_ID": environment["CSRUN_JOB_ID"], "CSRUN_RANK": str(place.rank)}
@@ -98,16 +104,6 @@ def main(arguments: Sequence[str]) -> int:
             f"this program\n"
         )
         return 2
-
-
-def _read_place(arguments: Sequence[str], environment: Mapping[str, str]) -> TaskPlace:
-    found = load_reader(*arguments)(environment)
-    if found is None:
-        raise RoleError(
-            "the scheduler has set no variables of a task; expected those of a job: only csrun_wse starts "
-            "this program"
-        )
-    return found if found.node else replace(found, node=socket.gethostname())
 
 
 def _connect(environment: Mapping[str, str], place: TaskPlace) -> Connection:

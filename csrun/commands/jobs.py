@@ -68,16 +68,12 @@ def list_text(found: list[JobStatus]) -> str:
             one.job.job_id,
             one.scheduler_job_id or "-",
             state_text(one, with_detail=False),
-            _shorten(join(one.job.command)),
+            command if len(command) <= COMMAND_WIDTH else command[: COMMAND_WIDTH - 3] + "...",
         )
         for one in found
+        for command in [join(one.job.command).replace("\n", " ")]
     ]
     return "\n".join(columns(rows)) + "\n"
-
-
-def _shorten(text: str) -> str:
-    plain = text.replace("\n", " ")
-    return plain if len(plain) <= COMMAND_WIDTH else plain[: COMMAND_WIDTH - 3] + "..."
 
 
 @click.command("logs")

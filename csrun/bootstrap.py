@@ -1,7 +1,6 @@
-"""Entry point of the wrappers in bin/: check that this Python can run the toolkit, then call the command.
+"""Entry point of the wrappers in bin/: check that this Python can run the toolkit, then call the command."""
 
-The wrappers use the first Python that they find, so this module must load on old versions without packages.
-"""
+# The wrappers use the first Python that they find, so this module must load on old versions without packages.
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Output of the launcher: one thread writes, so that a stopped terminal never blocks the launcher."""
+"""Output of the launcher on the terminal."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class Console:
         self._changed = threading.Condition()
         self._closing = False
         self._closed_descriptors: set[int] = set()
+        # A terminal that the user has stopped (Ctrl-S) blocks this thread, never the launcher.
         self._thread = threading.Thread(target=self._write_all, name="console", daemon=True)
         self._thread.start()
 

@@ -13,6 +13,7 @@ _WEIGHT_STREAMING = ("tfwse", "cerebras.tf.ws")
 # Packages of the original stack that the launchers' interpreters have, in addition to `PACKAGES`.
 _ORIGINAL = ("cerebras", "cerebras_appliance", "cerebras_tensorflow", "tensorflow_estimator")
 
+# The extra of the toolkit with a module, for modules that only one extra has.
 FRONT_ENDS: Mapping[str, str] = {
     "cloudpickle": "torch",
     "h5py": "torch",
@@ -21,7 +22,6 @@ FRONT_ENDS: Mapping[str, str] = {
     "tensorflow": "tf",
     "torch": "torch",
 }
-"""The extra of the toolkit with a module, for modules that only one extra has."""
 
 # Arguments of `pip install` for modules that programs for CS systems often import.
 _PACKAGES: Mapping[str, str] = {

@@ -128,10 +128,7 @@ def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
 
 
 def system_address(command: Sequence[str], default: str = "") -> tuple[str, int] | None:
-    """Return host and port of the CS system that a command names with --cs_ip, else of `default`, else None.
-
-    The last --cs_ip is used, as by the program.
-    """
+    """Return host and port of the CS system of a command: that of --cs_ip, else of `default`, else None."""
     named = cs_ip_argument(command)
     text = default if named is None else named
     host, colon, port = text.strip().rpartition(":")
@@ -145,6 +142,7 @@ def system_address(command: Sequence[str], default: str = "") -> tuple[str, int]
 
 def cs_ip_argument(command: Sequence[str]) -> str | None:
     """Return the value of --cs_ip in a command; None without one."""
+    # The last one, which the program uses, too.
     text = None
     for number, argument in enumerate(command):
         name, equals, value = argument.partition("=")

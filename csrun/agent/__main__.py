@@ -1,8 +1,10 @@
 """Entry point on the nodes: `python -I -S .../csrun/agent FOLDER MODULE:FUNCTION`.
 
-The interpreter is isolated from the user's Python settings. FUNCTION, in a module below FOLDER, reads the
-place of the task from the environment (`csrun.tasks.place.PlaceReader`).
+FUNCTION, in a module below FOLDER, reads the place of the task from the environment
+(`csrun.tasks.place.PlaceReader`).
 """
+
+# -I and -S: variables and packages of the user must not change the agent, which needs no site-packages.
 
 from __future__ import annotations
 

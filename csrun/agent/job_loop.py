@@ -1,11 +1,12 @@
 """Supervises a job on nodes, from the start of the scheduler's command to the end of the last agent.
 
-One loop waits for a message of an agent, a line of the command, a signal, or a deadline. A scheduler's own
-information is insufficient: Slurm's srun waits forever for a killed step daemon, and notices a lost node
-late or never. Therefore every agent has a connection to the launcher, and a broken connection or missing
-heartbeats mean a lost task. The console's writer and the monitoring of the queue and of the CS system have
-their own threads.
+One loop waits for a message of an agent, a line of the command, a signal, or a deadline. Every agent has a
+connection to the launcher; a broken connection or missing heartbeats mean a lost task. The console's writer
+and the monitoring of the queue and of the CS system have their own threads.
 """
+
+# A scheduler's own information is insufficient: Slurm's srun waits forever for a killed step daemon, and
+# notices a lost node late or never.
 
 from __future__ import annotations
 

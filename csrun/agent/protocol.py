@@ -11,8 +11,7 @@ message.
        | <- Output*, Heartbeat*, Ended, Gone  |
        | --------- Signal*, Credit* -------> |
 
-Both sides prove that they know the job's token, which they get through the scheduler and never send over this
-connection. Thus no other user of the nodes can impersonate a task or run a command in one.
+Both sides prove that they know the job's token.
 """
 
 from __future__ import annotations
@@ -293,8 +292,11 @@ def _checked(value: Any, kind: type) -> Any:
     return value
 
 
+# Both sides get the token through the scheduler, and never send it over this connection. Without the proofs
+# any user of the nodes could impersonate a task or run a command in one.
 def agent_proof(token: str, launcher_nonce: str, hello: Hello) -> str:
     """Return the proof of a Hello for the nonce of a Challenge."""
+    # All fields are covered: a proof must not be reusable with another rank or node.
     covered = {name: value for name, value in asdict(hello).items() if name != "proof"}
     return prove(token, "agent", launcher_nonce, json.dumps(covered, sort_keys=True))
 

@@ -13,6 +13,7 @@ from csrun.commands.flags import context_settings, run_main, use_site_config_opt
 
 PROGRAM = "csrun"
 
+# Module of every subcommand, with a click command of that name; only the one that runs is imported.
 COMMANDS: Mapping[str, str] = {
     "cancel": "csrun.commands.jobs",
     "completion": "csrun.commands.completion",
@@ -23,7 +24,6 @@ COMMANDS: Mapping[str, str] = {
     "pip": "csrun.commands.pip",
     "status": "csrun.commands.jobs",
 }
-"""Module of every subcommand, with a click command of that name; only the one that runs is imported."""
 
 _HELP = """Manages jobs and the site's settings, and copies example programs.
 

@@ -116,7 +116,7 @@ def context_settings() -> dict[str, Any]:
     """Return click's settings for the launchers.
 
     The first argument that is not a flag starts the user's command; everything after it is passed on
-    unchanged.     `_` in a flag means `-`.
+    unchanged. `_` in a flag means `-`.
     """
     return {
         "allow_interspersed_args": False,

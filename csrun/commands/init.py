@@ -1,6 +1,6 @@
 """csrun init: copy an example program with its parameter files and everything that it imports.
 
-A copy has the paths of a checkout (`models/fc_mnist/tf/run.py`), so that the commands of the documents work.
+A copy has the paths of a checkout (`models/fc_mnist/tf/run.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from csrun.errors import CsrunError
 
 FOLDER = "models"
 SHARED = "common"
+# Folder of an example's programs, by framework.
 FRAMEWORKS: Mapping[str, str] = {"tf": "tf", "torch": "pytorch"}
-"""Folder of an example's programs, by framework."""
 
 _PATTERNS = ("*.py", "{}/*.py", "{}/configs/*.yaml")
 _SHOWN = 5
@@ -85,10 +85,8 @@ def programs(source: Path) -> list[Program]:
 
 
 def files_of(source: Path, program: Program) -> list[Path]:
-    """Find the files of a program, relative to `source`: its own, its parameter files, and the shared ones.
-
-    Files that a run has left there are not among them.
-    """
+    """Find the files of a program, relative to `source`: its own, its parameter files, the shared ones."""
+    # By patterns, because a checkout may also have the files of runs there.
     patterns = [pattern.format(FRAMEWORKS[program.framework]) for pattern in _PATTERNS]
     return [
         path.relative_to(source)
@@ -115,6 +113,7 @@ def copy(source: Path, program: Program, directory: Path, *, force: bool) -> lis
         CsrunError: a file cannot be read or written.
     """
     try:
+        # The paths of a checkout: the commands of the documents work in a copy, too.
         wanted = {Path(FOLDER, path): (source / path).read_bytes() for path in files_of(source, program)}
         missing = {
             path: data

@@ -50,8 +50,9 @@ class JobLayout:
         """Return the node number (0 .. N-1) of every task, by rank.
 
         The first ranks are on the S single-task nodes, or on node 0 if there are none. `cyclic` applies only
-        to the nodes after these, so that the chief remains on the node of the CS system.
+        to the nodes after these.
         """
+        # Rank 0, the chief, thereby always runs on node 0, which has the CS system.
         if self.single_task_nodes:
             first_group = list(range(self.single_task_nodes))
         else:

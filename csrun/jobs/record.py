@@ -1,7 +1,6 @@
 """Id, log directory and record of a job.
 
-The record, `job.json` in the log directory, has what ran and how it ended. It is replaced atomically at every
-change, so that readers always find a complete one.
+The record, `job.json` in the log directory, describes the command, the tasks and their ends.
 """
 
 from __future__ import annotations
@@ -122,14 +121,13 @@ class JobRecord:
         Raises:
             OSError: the directory is no longer writable.
         """
+        # Atomically: `csrun status` may read it at any time, and must find a complete record.
         replace_file(self.plan.log_dir / RECORD_NAME, json.dumps(self.to_json(), indent=2) + "\n")
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot; None if it does not exist.
-
-    Pids are reused; pid and start time together identify a process until the next boot.
-    """
+    """Return the start time of a process in clock ticks since boot; None if it does not exist."""
+    # Pids are reused; pid and start time together identify a process until the next boot.
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

@@ -1,7 +1,7 @@
 """Registry of the user's jobs, with which `csrun status`, `logs` and `cancel` find a job by its name.
 
-Each job has a small file in $XDG_STATE_HOME/csrun/jobs (~/.local/state/csrun/jobs), which all nodes of a
-cluster share with the home directory. It locates the record of the job and has nothing about its state.
+Each job has a small file in $XDG_STATE_HOME/csrun/jobs (~/.local/state/csrun/jobs). It locates the record of
+the job and has nothing about its state.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class KnownJob:
 
 def registry_dir(environment: Mapping[str, str]) -> Path:
     """Return the directory of the entries."""
+    # In the home directory, which all nodes of a cluster share.
     home = Path(environment.get("HOME") or "~").expanduser()
     return Path(environment.get("XDG_STATE_HOME") or home / ".local" / "state") / "csrun" / "jobs"
 

@@ -290,9 +290,7 @@ class WaitLines:
 
 
 class QueueWatch:
-    """Monitors a waiting job in a separate thread: a scheduler that hangs must not block the launcher.
-
-    It collects a line about the job at every change, and every ten seconds.
+    """Collects lines about a waiting job in a separate thread: at every change, and every ten seconds.
 
     Args:
         sentence: returns why the job waits, "" if it does not; the error of a scheduler is a line, too.
@@ -304,6 +302,7 @@ class QueueWatch:
         self._news = news
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended = threading.Event()
+        # A scheduler that hangs must not block the launcher.
         self._thread = threading.Thread(target=self._look, name="queue watch", daemon=True)
         self._thread.start()
 

@@ -1,9 +1,10 @@
 """The protocol of schedulers, and the records that commands and schedulers exchange.
 
 A scheduler is a folder next to this file, or a package of a site; `registry` finds it by name, and no command
-depends on a particular one. Planning is a pure function, so that `--dry-run` can print, and tests can
-compare, exactly what would run.
+depends on a particular one. Planning is a pure function.
 """
+
+# As planning is pure, `--dry-run` can print, and tests can compare, exactly what would run.
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from csrun.site import Site
 from csrun.tasks.environment import EnvironmentChange, Toolkit
 from csrun.tasks.place import EXIT_REQUEUE, Role, TaskPlace
 
+# Whether jobs can run on a scheduler here, and whether the site or the environment selects it.
 Presence = Literal["absent", "installed", "wanted"]
-"""Whether jobs can run on a scheduler here, and whether the site or the environment selects it."""
 
 State = Literal["waiting", "running", "done", "failed", "cancelled", "lost"]
 

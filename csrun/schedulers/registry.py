@@ -5,9 +5,11 @@ A package registers one in the group `csrun.schedulers` (pyproject.toml):
     [project.entry-points."csrun.schedulers"]
     mine = "my_package.scheduler:MyScheduler"
 
-The object is called without arguments and returns a `csrun.schedulers.base.Scheduler` of that name. A
-scheduler's module is imported at its first use, and itself imports the code of a duty only to carry it out.
+The object is called without arguments and returns a `csrun.schedulers.base.Scheduler` of that name.
 """
+
+# For a fast start, a scheduler's module is imported at its first use, and its methods import their code when
+# they run.
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
 
 GROUP = "csrun.schedulers"
 
+# The scheduler of a job if no other one is selected.
 LOCAL = "local"
-"""The scheduler of a job if no other one is selected."""
 
+# The schedulers of the toolkit, in the order in which they are asked whether they are wanted.
 BUILT_IN: Mapping[str, str] = {
     LOCAL: "csrun.schedulers.local.scheduler:LocalScheduler",
     "slurm": "csrun.schedulers.slurm.scheduler:SlurmScheduler",
 }
-"""The schedulers of the toolkit, in the order in which they are asked whether they are wanted."""
 
 
 class SchedulerLoadError(CsrunError):

@@ -1,9 +1,11 @@
 """Settings of a site for all its users: launcher, default layout, container, CS system, and schedulers' own.
 
-A scheduler declares its settings with a dataclass whose fields are made by `setting`. This module is plain
-data and cheap to import; `loading` builds a `Site` from the site file and the environment; `file`, which
-imports pydantic and YAML, is imported only if a site file exists.
+A scheduler declares its settings with a dataclass whose fields are made by `setting`. `loading` builds a
+`Site` from the site file and the environment; `file` reads the site file.
 """
+
+# Every launcher imports this module, so it is plain data. `file` imports pydantic and YAML, which takes
+# longer than everything else that a launcher does: it is imported only if a site file exists.
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from csrun.errors import CsrunError
 Container = Literal["none", "singularity", "apptainer", "charliecloud"]
 CONTAINERS: tuple[Container, ...] = ("none", "singularity", "apptainer", "charliecloud")
 
+# Variable with the path of the site file, which precedes all searched places.
 SITE_CONFIG_VARIABLE = "CSRUN_SITE_CONFIG"
-"""Variable with the path of the site file, which precedes all searched places."""
 
 
 @dataclass(frozen=True, slots=True)

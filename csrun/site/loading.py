@@ -20,8 +20,8 @@ from cs_toolkit import config_file
 from csrun.site import CONTAINERS, SITE_CONFIG_VARIABLE, Site, SiteError
 from csrun.site.values import read_variables, scheduler_keys, variables
 
+# Origin of a value that is not set.
 DEFAULT = "default"
-"""Origin of a value that is not set."""
 
 _SINGULARITY = ("singularity", "apptainer")
 _HIDE_ENVIRONMENT = ("--cleanenv", "-e", "--containall", "-C")
@@ -62,7 +62,7 @@ def load_site(environment: Mapping[str, str], file: Path | None = None) -> Loade
     origins = dict.fromkeys(variables(), DEFAULT)
     errors: list[str] = []
     if path is not None:
-        # Only here: importing pydantic and YAML takes longer than everything else that a launcher does.
+        # Only here, because it imports pydantic and YAML (`csrun.site`).
         from csrun.site.file import read_site_file
 
         settings, lines, errors = read_site_file(path)

@@ -13,8 +13,8 @@ from cs_toolkit.errors import UsageError
 from csrun.errors import CommandNotExecutableError, CommandNotFoundError, CsrunError, StartError
 from csrun.site import Container, Site
 
+# The program of every container runtime.
 RUNTIMES = {"singularity": "singularity", "apptainer": "apptainer", "charliecloud": "ch-run"}
-"""The program of every container runtime."""
 
 # PATH in an image that does not set one; that of the host would name directories of the host.
 CHARLIECLOUD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -93,8 +93,7 @@ def containerize(
 ) -> tuple[str, ...]:
     """Return the command line that runs a command in the site's container, or the command if there is none.
 
-    The program sees its working directory, `directories` and the site's mount_dirs under their own paths. The
-    image is inspected from this machine; one that is visible only on other machines is used as it is.
+    The program sees its working directory, `directories` and the site's mount_dirs under their own paths.
 
     Args:
         command: program and arguments.
@@ -110,6 +109,7 @@ def containerize(
     image = Path(site.container_image)
     # A program in / sees the root directory of the image.
     binds = bind_directories([*([] if cwd == Path("/") else [cwd]), *site.mount_dirs, *directories])
+    # The image is inspected from this machine; one that only other machines see is used as it is.
     if site.container == "charliecloud":
         binds = _mount_points(image, binds) if "/" not in binds else binds
     has_environment = (image / "ch" / "environment").is_file()
@@ -148,14 +148,15 @@ def require_container(site: Site, path: str) -> None:
 def _mount_points(image: Path, binds: tuple[str, ...]) -> tuple[str, ...]:
     """Return the directories that ch-run has to bind so that all of `binds` are visible.
 
-    ch-run binds onto directories that exist in the image, and images are read-only. If one does not exist,
-    the nearest existing directory above it is bound if it is empty: /home for /home/alice/project. The
-    content of a SquashFS file is unknown here; ch-run itself reports a missing directory.
+    If one does not exist in the image, the nearest existing directory above it is bound if it is empty: /home
+    for /home/alice/project.
 
     Raises:
         UsageError: no such directory exists.
     """
+    # ch-run binds onto directories that exist in the image, and images are read-only.
     binds = tuple(bind for bind in binds if not PurePath(bind).is_relative_to(SHARED_BY_CH_RUN))
+    # The content of a SquashFS file is unknown here; ch-run itself reports a missing directory.
     if not image.is_dir():
         return binds
     return bind_directories(_mount_point(image, PurePath(bind)) for bind in binds)

@@ -17,6 +17,7 @@ from csrun.site import Site
 from csrun.tasks.place import JOB_VARIABLES
 from csrun.wrappers import BIN, PYTHON_VARIABLE
 
+# Variables that would put other modules and libraries in front of the toolkit's.
 FOREIGN_VARIABLES = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -28,13 +29,12 @@ FOREIGN_VARIABLES = (
     "CEREBRAS_INCLUDE_PATH",
     "CEREBRAS_ANGLER_SHARE_PATH",
 )
-"""Variables that would put other modules and libraries in front of the toolkit's."""
 
+# Further variables that name files of the host, which a program in a container does not see.
 CONTAINER_VARIABLES = ("LD_PRELOAD", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""Further variables that name files of the host, which a program in a container does not see."""
 
+# Names the CS system for programs whose command line does not.
 SYSTEM_VARIABLE = "CS_IP"
-"""Names the CS system for programs whose command line does not."""
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -105,13 +105,14 @@ def program_environment(
 ) -> EnvironmentChange:
     """Return the change for every program: its interpreter first in PATH, no other modules before its own.
 
-    `python` is a wrapper of `csrun.wrappers`, whose import path has the names of the original stack first and
-    the user's PYTHONPATH last. In a container, interpreter and modules are those of the image, and variables
-    that name files of the host are unset.
+    In a container, interpreter and modules are those of the image, and variables that name files of the host
+    are unset.
     """
     site = site or Site()
     if site.container != "none":
         return _container_environment(environment, site)
+    # `python` is a wrapper of `csrun.wrappers`, whose import path has the names of the original stack first
+    # and the user's PYTHONPATH last.
     path, python = environment.get("PATH") or DEFAULT_PATH, program_python(site, toolkit)
     first = f"{toolkit.wrappers}:{python.parent}"
     values = {

@@ -1,8 +1,7 @@
-"""The place of a process in a job: its role, and the record of it that each scheduler reads.
+"""The place of a process in a job: its role, and the record of it that each scheduler reads."""
 
-The agent of a task runs a reader on the nodes without site-packages, so this module and the readers need only
-the toolkit and the standard library.
-"""
+# The agent of a task runs a reader on the nodes without site-packages, so this module and the readers need
+# only the toolkit and the standard library.
 
 from __future__ import annotations
 
@@ -20,6 +19,7 @@ Role = Literal["chief", "worker"]
 # Rank r has this port + r in TF_CONFIG. Nothing listens there: programs only count the entries.
 TF_CONFIG_PORT_BASE = 23111
 
+# Variables that the launcher sets for each of its tasks.
 JOB_VARIABLES = (
     "CSRUN_JOB_ID",
     "CSRUN_JOB_TOKEN",
@@ -32,7 +32,6 @@ JOB_VARIABLES = (
     "CSRUN_WAIT",
     "CSRUN_REQUEUE",
 )
-"""Variables that the launcher sets for each of its tasks."""
 
 # Exit code of a chief after a checkpoint that SIGUSR1 has requested, if its job then goes back into the
 # queue: EX_TEMPFAIL of sysexits.h, "try again later". Slurm's RequeueExit is often set to it.
@@ -86,8 +85,8 @@ class TaskPlace:
     launcher_host: str = ""
 
 
+# Returns the place of a process by its environment; None if the scheduler has not started it as a task.
 PlaceReader = Callable[[Mapping[str, str]], TaskPlace | None]
-"""Returns the place of a process by its environment; None if the scheduler has not started it as a task."""
 
 
 def reader_arguments(reader: PlaceReader) -> tuple[str, str]:

@@ -1,13 +1,7 @@
 """Processes of this machine: start tasks so that they cannot outlive the job, and find remaining processes.
 
-Linux only. Three mechanisms together leave no orphaned process:
-
-* the launcher is the subreaper of its descendants, so that all of them, even daemons in a separate session,
-  stay below it and are found in /proc;
-* the kernel kills every task when the launcher dies;
-* a guard process outlives a launcher that was killed, and kills all processes that have the marks of the job
-  in their environment.
-
+Linux only. Three mechanisms together leave no orphaned process: the launcher is the subreaper of its
+descendants, the kernel kills every task when the launcher dies, and a guard process kills what is left.
 The agent of a task on a node (csrun/agent) does the same for its task; "launcher" means either of them here.
 """
 
@@ -35,6 +29,7 @@ BETWEEN_SIGNALS_S = 0.2  # two equal signals that arrive together are one
 
 def adopt_orphans() -> None:
     """Make this process instead of process 1 the parent of descendants whose parent dies."""
+    # All descendants, even daemons in a separate session, then stay below it and are found in /proc.
     _prctl(ctypes.CDLL(None, use_errno=True), _PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -58,7 +53,7 @@ def start_task(
 ) -> subprocess.Popen[bytes]:
     """Start a task in a new session, with empty stdin and one pipe for stdout and stderr.
 
-    One pipe keeps the order in which the task writes to both. The caller must have no other threads.
+    The caller must have no other threads.
 
     Args:
         command: program and arguments of the user.
@@ -79,9 +74,11 @@ def start_task(
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
+            # One pipe keeps the order in which the task writes to both.
             stderr=subprocess.STDOUT,
             bufsize=0,
             start_new_session=True,
+            # Python code between fork and exec can deadlock if another thread held a lock at the fork.
             preexec_fn=_before_exec(cpus, dies_with_parent),
         )
     except OSError as error:
@@ -238,8 +235,12 @@ def signal_processes(pids: Collection[int], signum: int) -> None:
 class Guard:
     """A process that kills the job's processes if this one dies before `dismiss` is called.
 
-    Create it before any task and any thread. It reads from a pipe whose write end only this process has.
+    Create it before any task and any thread.
     """
+
+    # Its signal is the end of a pipe whose write end only this process has: that comes after SIGKILL, too.
+    # Other processes are recognized by their environment, since descendants of a dead launcher may have any
+    # parent.
 
     def __init__(self, marks: Mapping[str, str], folder: Path | None = None) -> None:
         """Fork the guard.

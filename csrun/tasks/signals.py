@@ -20,7 +20,7 @@ LOOK_INTERVAL_S = 1.0
 class SignalPipe:
     """While entered, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD only make `fileno()` readable.
 
-    A signal that was ignored before remains ignored: a job under nohup survives the hangup.
+    A signal that was ignored before remains ignored.
     """
 
     def __init__(self, others: Collection[signal.Signals] = ()) -> None:
@@ -35,6 +35,7 @@ class SignalPipe:
     def __enter__(self) -> SignalPipe:
         self._previous_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         for signum in (*INTERRUPTS, *PASSED_ON, *self._others, signal.SIGCHLD):
+            # An ignored signal stays ignored: a job under nohup survives the hangup.
             if signum is signal.SIGCHLD or signal.getsignal(signum) is not signal.SIG_IGN:
                 self._previous[signum] = signal.signal(signum, _note)
         return self

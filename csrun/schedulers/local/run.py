@@ -250,8 +250,9 @@ class _LocalRun:
         self._report.act(self._supervisor.handle_task_end(rank, exit_code, now_s))
 
     def _kill_everything(self) -> None:
-        """Kill remaining processes after an error; after a normal run only zombies can remain."""
-        for _ in reap():  # otherwise callers that wait for the job might still see its processes
+        """Kill the processes that remain after an error, and reap all of them."""
+        # After a normal run only zombies can remain, which a caller that waits for the job might still see.
+        for _ in reap():
             pass
         limit_s = time.monotonic() + KILL_LIMIT_S
         while (alive := self._alive()) and time.monotonic() < limit_s:

@@ -43,9 +43,10 @@ class Component:
 def components(layout: JobLayout) -> tuple[Component, ...]:
     """Divide a job into components, first the chief's node, which owns the CS system.
 
-    Of several nodes, the chief's is a separate component, because the system is requested once and not for
-    every node; other single-task nodes are the second component, and all remaining nodes the last.
+    Of several nodes, the chief's is a separate component; other single-task nodes are the second component,
+    and all remaining nodes the last.
     """
+    # The chief's node is separate because Slurm requests a generic resource for every node of a component.
     # The CPUs of the task on a single-task node are left open: it has the whole node. A chief's node with as
     # many tasks as the others may be shared with other jobs, which is what sites expect.
     total, tasks, cpus = layout.total_nodes, layout.tasks_per_node, layout.cpus_per_task
@@ -224,8 +225,8 @@ def step_variables(
 ) -> dict[str, str]:
     """Return the variables that Slurm sets for a task of a step on this node (srun(1), output environment).
 
-    The result is empty if Slurm has not started this process: then it would not have started the tasks
-    either. Numbers of the job, its step and its nodes are not changed.
+    The result is empty if Slurm has not started this process. Numbers of the job, its step and its nodes are
+    not changed.
 
     Args:
         environment: of this process.
@@ -234,7 +235,7 @@ def step_variables(
         cpus: of each task; None to leave the number of CPUs unchanged.
     """
     if "SLURM_PROCID" not in environment:
-        return {}
+        return {}  # Slurm would not have started the tasks either
     number, count = str(rank), str(tasks)
     each = {} if cpus is None else {"SLURM_CPUS_PER_TASK": str(cpus)}
     return {

@@ -1,8 +1,7 @@
-"""Arguments of Slurm's commands for a job. Pure.
+"""Arguments of Slurm's commands for a job. Pure."""
 
-Every number is given explicitly. Otherwise Slurm would distribute tasks unevenly (8 tasks on 4 nodes become
-4, 2, 1 and 1), and take missing numbers from variables of an enclosing job.
-"""
+# Every number is given explicitly. Otherwise Slurm would distribute tasks unevenly (8 tasks on 4 nodes become
+# 4, 2, 1 and 1), and take missing numbers from variables of an enclosing job.
 
 from __future__ import annotations
 
@@ -14,6 +13,8 @@ from cs_toolkit.errors import UsageError
 from csrun.schedulers.slurm.allocation import Allocation, Component
 from csrun.schedulers.slurm.options import SlurmOptions
 
+# Arguments of every step: the agents handle input, output and the working directory, and the launcher handles
+# ended tasks, whatever a site has configured for `--wait` and `--kill-on-bad-exit`.
 STEP_ARGUMENTS = (
     "--input=none",
     "--mpi=none",
@@ -21,8 +22,6 @@ STEP_ARGUMENTS = (
     "--wait=0",
     "--kill-on-bad-exit=0",
 )
-"""Arguments of every step: the agents handle input, output and the working directory, and the launcher
-handles ended tasks, whatever a site has configured for `--wait` and `--kill-on-bad-exit`."""
 
 
 def node_lists(parts: Sequence[Component], options: SlurmOptions) -> list[str]:
@@ -86,9 +85,10 @@ def srun_step(
 ) -> tuple[str, ...]:
     """Return the srun that runs an agent for every task inside an allocation.
 
-    The components of a heterogeneous allocation are those of the layout. In another one, the host file of
-    SLURM_HOSTFILE places every task, and the chief on the node with the CS system.
+    The components of a heterogeneous allocation are those of the layout.
     """
+    # In another allocation the host file of SLURM_HOSTFILE places every task, and the chief on the node with
+    # the CS system; Slurm reads that file for --distribution=arbitrary.
     # --overlap: a shell that was started with srun holds the CPUs and resources of the job, and the step
     # would wait for them forever.
     arguments = ["srun", f"--jobid={allocation.job_id}", f"--job-name={name}"]

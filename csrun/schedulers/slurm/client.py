@@ -1,8 +1,6 @@
 """Slurm's commands as functions. Only this module runs squeue, scontrol, sinfo, sbatch and the like.
 
-Their output is requested in an explicit format (`-o`), which is the same from Slurm 22.05 to 26.05, whereas
-the JSON output differs between releases. Accounting is not needed: `accounting_state` asks sacct only for
-jobs that the controller has forgotten.
+Accounting is not needed: `accounting_state` asks sacct only for jobs that the controller has forgotten.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from csrun.errors import CsrunError
 COMMAND_LIMIT_S = 20.0  # clients retry for much longer if the controller is down
 
 INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_")
+# Variables with Slurm's prefix that select the cluster and are not options of a job.
 CONFIGURATION_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-"""Variables with Slurm's prefix that select the cluster and are not options of a job."""
 
 ENDED_STATES = (
     "BOOT_FAIL",
@@ -38,6 +36,7 @@ ENDED_STATES = (
 
 _UNUSABLE = ("down", "drained", "draining", "fail", "failing", "not_responding", "powered_down", "unknown")
 
+# Explicit formats are the same from Slurm 22.05 to 26.05; the JSON output differs between releases.
 _SEPARATOR = "\x1f"
 _QUEUE_FORMAT = _SEPARATOR.join(("%i", "%T", "%r", "%N", "%u", "%j", "%b", "%W", "%S", "%L", "%P", "%Q"))
 _NODE_FORMAT = _SEPARATOR.join(("%N", "%c", "%m", "%G", "%P", "%T", "%E"))
@@ -45,7 +44,8 @@ _PARTITION_FORMAT = _SEPARATOR.join(("%P", "%a", "%l", "%D"))
 
 
 def submission_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without variables of an enclosing job: they would be options of the new one."""
+    """Return `environment` without the variables of an enclosing job."""
+    # Slurm's commands would take them as options of the new job.
     return {
         name: value
         for name, value in environment.items()

@@ -82,8 +82,6 @@ def wait_for_lost_nodes(
 ) -> None:
     """Wait until each of these nodes either answers or is DOWN in Slurm.
 
-    Slurm itself may requeue the job meanwhile, which ends this process.
-
     Args:
         names: nodes of this job on which a task was lost.
         environment: of the batch script.
@@ -92,6 +90,7 @@ def wait_for_lost_nodes(
     Raises:
         SlurmError: the controller does not answer.
     """
+    # Slurm itself may requeue the job meanwhile, which ends this process.
     client = SlurmClient(environment)
     allocation = read_allocation(environment)
     silent = {name for name in names if allocation is None or not _answers(client, allocation, name)}

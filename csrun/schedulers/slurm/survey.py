@@ -107,7 +107,7 @@ def survey_cluster(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
 def whole_node_cpus(client: SlurmClient, options: SlurmOptions, partition: str) -> int | None:
     """Return the number of CPUs to request for a task on a separate node; None if unknown.
 
-    It is what most nodes have. Nodes with fewer CPUs are then not used.
+    Most nodes have that number; those with fewer CPUs are then not used.
 
     Args:
         client: of the cluster.

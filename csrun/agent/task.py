@@ -220,6 +220,7 @@ class _Task:
 
     @property
     def _may_read(self) -> bool:
+        # While log or launcher cannot take more, the output stays in the pipe and blocks the task.
         log_full = self._log is not None and self._log.full
         return not log_full and (self._window > 0 or not self._connection.is_open())
 
@@ -228,7 +229,19 @@ class _Task:
     def _handle(self, message: Message) -> None:
         if isinstance(message, Challenge) and not self._launcher_nonce:
             self._launcher_nonce = message.nonce
-            self._introduce()
+            hello = Hello(
+                rank=self._place.rank,
+                node=self._node,
+                pid=os.getpid(),
+                job_id=self._place.job_id,
+                step_id=self._place.step_id,
+                cpus=tuple(sorted(os.sched_getaffinity(0))),
+                cpus_on_node=self._place.cpus_on_node,
+                nonce=self._nonce,
+                proof="",
+            )
+            proof = agent_proof(self._token, self._launcher_nonce, hello)
+            self._connection.send(replace(hello, proof=proof))
         elif isinstance(message, Start) and self._start is None:
             self._authenticate_and_start(message)
         elif isinstance(message, Credit):
@@ -239,21 +252,6 @@ class _Task:
                 self._pass_on(signum)
             else:
                 self._end(signum, "ended by the launcher")
-
-    def _introduce(self) -> None:
-        hello = Hello(
-            rank=self._place.rank,
-            node=self._node,
-            pid=os.getpid(),
-            job_id=self._place.job_id,
-            step_id=self._place.step_id,
-            cpus=tuple(sorted(os.sched_getaffinity(0))),
-            cpus_on_node=self._place.cpus_on_node,
-            nonce=self._nonce,
-            proof="",
-        )
-        proof = agent_proof(self._token, self._launcher_nonce, hello)
-        self._connection.send(replace(hello, proof=proof))
 
     def _authenticate_and_start(self, start: Start) -> None:
         expected = launcher_proof(self._token, self._launcher_nonce, self._nonce, start)

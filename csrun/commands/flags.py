@@ -254,7 +254,7 @@ def _crash_message(program: str, error: Exception) -> str:
 
 def site_config_option(function: Function) -> Function:
     """Declare --site-config on a launcher, which does not get its value: `command_site` reads it."""
-    return _declare(function, _remember)
+    return _declare(function, lambda context, param, value: context.meta.update({SITE_FLAG: value}))
 
 
 def use_site_config_option(function: Function) -> Function:
@@ -296,10 +296,6 @@ def _declare(
         callback=callback,
     )
     return option(function)
-
-
-def _remember(context: click.Context, param: click.Parameter, value: Path | None) -> None:
-    context.meta[SITE_FLAG] = value
 
 
 def _use(context: click.Context, param: click.Parameter, value: Path | None) -> None:

@@ -193,11 +193,18 @@ def state_text(found: JobStatus, with_detail: bool = True) -> str:
 
 def status_text(found: JobStatus) -> str:
     """Return the status of one job for a terminal."""
+    number = ""
+    if found.scheduler_job_id:
+        try:
+            title = scheduler(found.job.launcher).title
+        except ToolkitError:  # the package of the scheduler is no longer installed
+            title = found.job.launcher
+        number = f" ({title} job {found.scheduler_job_id})"
     training = None
     if found.progress is not None:
         training = (found.progress.resume_hint() if found.over else None) or found.progress.summary()
     facts = {
-        "job": f"{found.job.job_id}{_number_text(found)}",
+        "job": found.job.job_id + number,
         "state": state_text(found),
         "nodes": found.nodes,
         "started": found.started,
@@ -215,17 +222,6 @@ def status_text(found: JobStatus) -> str:
             rows.append((name, str(task.get("host") or "-"), str(task.get("state")), code))
         lines += ["", *columns(rows)]
     return "\n".join(lines) + "\n"
-
-
-def _number_text(found: JobStatus) -> str:
-    """Return the scheduler's number for a terminal."""
-    if not found.scheduler_job_id:
-        return ""
-    try:
-        title = scheduler(found.job.launcher).title
-    except ToolkitError:  # the package of the scheduler is no longer installed
-        title = found.job.launcher
-    return f" ({title} job {found.scheduler_job_id})"
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -37,7 +37,8 @@ class SignalPipe:
         for signum in (*INTERRUPTS, *PASSED_ON, *self._others, signal.SIGCHLD):
             # An ignored signal stays ignored: a job under nohup survives the hangup.
             if signum is signal.SIGCHLD or signal.getsignal(signum) is not signal.SIG_IGN:
-                self._previous[signum] = signal.signal(signum, _note)
+                # The interpreter writes the number to the pipe only if a handler exists.
+                self._previous[signum] = signal.signal(signum, lambda *_: None)
         return self
 
     def __exit__(
@@ -58,10 +59,6 @@ class SignalPipe:
         with suppress(BlockingIOError):
             return [signal.Signals(number) for number in os.read(self._read_end, 4096)]
         return []
-
-
-def _note(signum: int, frame: FrameType | None) -> None:
-    pass  # the interpreter writes the number to the pipe only if a handler exists
 
 
 class SignalRelay:

@@ -136,7 +136,8 @@ class Waiting:
 
 
 def news(sentence: str) -> str:
-    """Return the sentence without the expected start, which Slurm recomputes all the time."""
+    """Return the sentence without the expected start."""
+    # Slurm recomputes the expected start all the time: a change of it is no news.
     return re.sub(r"; expected start [^;]*", "", sentence)
 
 
@@ -161,10 +162,13 @@ def waiting(
         return None
     leader = pending[0]
     jobs = list(queue)
+    place = (-leader.priority, _number(leader.job_id))
     before = {
         job.job_id
         for job in jobs
-        if job.pending and job.partition == leader.partition and _precedes(job, leader)
+        if job.pending and job.partition == leader.partition and job.job_id != leader.job_id
+        # Of equal priority, Slurm starts the job with the lower number first.
+        if (-job.priority, _number(job.job_id)) < place
     }
     reason = next((component.reason for component in pending if component.reason), "")
     starts = [component.start for component in pending if component.start]
@@ -192,14 +196,6 @@ def holders(queue: Iterable[QueuedJob], resource: str) -> tuple[QueuedJob, ...]:
         return wanted in (item.partition(":")[0] for item in held)
 
     return tuple(job for job in queue if job.active and not job.pending and has_resource(job))
-
-
-def _precedes(job: QueuedJob, other: QueuedJob) -> bool:
-    if job.job_id == other.job_id:
-        return False
-    if job.priority != other.priority:
-        return job.priority > other.priority
-    return _number(job.job_id) < _number(other.job_id)
 
 
 def _number(job_id: str) -> int:

@@ -33,8 +33,8 @@ from cs_toolkit.step import ExecutionChoice
 
 log = logging.getLogger("cs_runtime")
 
+# File in `model_dir` with the kernels of a validated program.
 KERNEL_LIST = "kernels.txt"
-"""File in `model_dir` with the kernels of a validated program."""
 
 
 @dataclass(frozen=True)

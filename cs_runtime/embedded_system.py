@@ -80,6 +80,7 @@ class EmbeddedSystem:
 
     def end(self) -> None:
         """End the system; later calls, and calls in child processes, do nothing."""
+        # A forked child inherits the exit handler, and must not end the system of its parent.
         if os.getpid() != self._owner:
             return
         with suppress(ProcessLookupError):

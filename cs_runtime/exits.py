@@ -83,6 +83,7 @@ def report_at_exit(failed: Callable[[BaseException], None], essence: Essence = f
         nonlocal code
         code = report_uncaught_error(error, essence)
 
+    # Exit handlers run in the reverse order of their registration; only os._exit sets the exit code in one.
     def leave() -> None:
         if code:
             logging.shutdown()

@@ -85,6 +85,7 @@ class LocalJob:
 
     def end(self) -> None:
         """End the job; later calls, and calls in child processes, do nothing."""
+        # A forked child inherits the exit handler, and must not end the job of its parent.
         if os.getpid() != self._owner:
             return
         self._end_file.touch()

@@ -13,21 +13,21 @@ from cs_toolkit.execution_options import ExecutionOptions
 
 log = logging.getLogger("cs_runtime")
 
+# What a run does, as the `--mode` flag of programs spells it.
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
-"""What a run does, as the `--mode` flag of programs spells it."""
 
+# Directory for compile artifacts on the original's appliance.
 DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
-"""Directory for compile artifacts on the original's appliance."""
+# The default address in programs of the original, which is no system of this toolkit.
 ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
-"""The default address in programs of the original, which is no system of this toolkit."""
 
 
 def local_compile_dir(given: str | Path | None) -> Path | None:
     """Return the directory for compile artifacts, or None to use that of the run.
 
-    Command lines for the original name directories of its appliance, such as `/USER`, which cannot be
-    created on this machine: they are replaced by None, with a warning.
+    A directory that cannot be created on this machine is replaced by None, with a warning.
     """
+    # Command lines for the original name directories of its appliance, such as `/USER`.
     if not given or str(given) == DEFAULT_COMPILE_DIR:
         return None
     path = Path(given)

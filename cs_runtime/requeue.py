@@ -18,9 +18,14 @@ from cs_runtime import files
 from csrun.tasks.place import EXIT_REQUEUE
 from csrun.tasks.roles import TaskInfo
 
+# An interruption must not change where training runs end: the job records the last step of each call of
+# `train`, in order. After a requeue the program repeats the calls, and each ends at its recorded step.
 FILE_NAME = ".train_goals.json"
+# A run that started from a checkpoint of another run must not return to it: it resumes from the newest one
+# that the job has recorded.
 CHECKPOINT_FILE_NAME = ".train_checkpoint.json"
 
+# Number of calls of `train` in this process, by model_dir.
 _calls: Counter[Path] = Counter()
 
 

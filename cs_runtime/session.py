@@ -35,7 +35,8 @@ _runs = count(1)
 
 
 def next_run() -> int:
-    """Return the number of the next run; all tasks of a job make the same calls in the same order."""
+    """Return the number of the next run of this process."""
+    # It identifies a run in all tasks of a job, because they make the same calls in the same order.
     return next(_runs)
 
 

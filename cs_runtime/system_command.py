@@ -1,7 +1,7 @@
-"""The `cs_system` command with the address of the CS system from the site's settings.
+"""The `cs_system` command with the address of the CS system from the site's settings."""
 
-The system's own command line does not depend on the launcher, and takes the address from `CS_IP`.
-"""
+# A separate module, because the system's own command line must not depend on the launcher: it takes the
+# address from `CS_IP`.
 
 from __future__ import annotations
 

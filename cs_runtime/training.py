@@ -385,6 +385,7 @@ def train(
         cs_system.errors.CsSystemError: The system is unreachable, busy or failed, or a worker was lost.
     """
     task, run = TaskInfo.from_environment(), next_run()
+    # In workers, too: a signal to the whole job would end those that do not handle it.
     with CheckpointRequests() as requests:
         if task.role == "worker":
             run_worker(front_end, settings, task, run)

@@ -164,9 +164,9 @@ def run_in_process_worker(
     its traceback.
 
     Yields:
-        A function that raises the worker's error, if any. A caller that waits for the worker must call it,
-        because the system does not know of a worker that failed before it connected.
+        A function that raises the worker's error, if any. A caller that waits for the worker must call it.
     """
+    # The system does not know of a worker that failed before it connected.
     if not task.in_process_worker:
         yield lambda: None
         return
@@ -177,6 +177,7 @@ def run_in_process_worker(
         yield thread.check
         thread.join(timeout=STOP_TIMEOUT_S)
     except Exception as error:
+        # The system may report the end of the stream before the thread has stored its error.
         if isinstance(error, InputFailedError):
             thread.join(timeout=STOP_TIMEOUT_S)
         if thread.error is not None and thread.error is not error:

@@ -166,6 +166,7 @@ class Presence:
 
     def record_failure(self, reason: str) -> None:
         """Record a failed attempt."""
+        # A system that has not answered yet is not lost: it may be unreachable from this machine.
         if self._seen_at_s is not None:
             self._missed += 1
             self.reason = reason

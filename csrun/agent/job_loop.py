@@ -348,6 +348,7 @@ class JobLoop:
             "ended": timestamp(),
             "reason": f"lost: {reason}",
         }
+        # Not over the record of the agent, which may have written it before its connection broke.
         path = self._exit_record(rank)
         with suppress(OSError):
             if not path.exists():
@@ -362,6 +363,7 @@ class JobLoop:
             self._agents[rank].connection.send(message)
 
     def _grant_credit(self) -> None:
+        # Without credit tasks block as soon as their window is used up: the terminal is too slow for them.
         if self._report.full:
             return
         for rank in self._connected:
@@ -395,6 +397,7 @@ class JobLoop:
             return
         silent = [agent for agent in connected if now_s - agent.heard_at_s > HEARTBEAT_TIMEOUT_S]
         job_id = self._record.scheduler_job_id
+        # A scheduler that suspends the job stops its agents, too.
         if silent and len(silent) == len(connected) and job_id and self._starter.is_suspended(job_id):
             for agent in silent:
                 agent.heard_at_s = now_s

@@ -86,6 +86,7 @@ def run_agents(
             "CSRUN_JOB_ID": plan.job_id,
             "CSRUN_JOB_TOKEN": token,
         }
+        # The death of this process does not kill the command: agents need time to end their tasks first.
         process = start_task(plan.start, file, own, dies_with_parent=False)
         guard = CommandGuard(process.pid, starter.end_signals, [listener.fileno()])
         try:
@@ -104,6 +105,7 @@ def _listen(plan: AgentPlan) -> socket.socket:
         return socket.create_server((address, 0), backlog=1024)
     first, last = plan.ports
     ports = list(range(first, last + 1))
+    # In random order: launchers that start together do not compete for the same ports.
     random.shuffle(ports)
     for port in ports:
         with suppress(OSError):

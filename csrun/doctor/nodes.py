@@ -88,6 +88,7 @@ def probe_nodes(access: NodeAccess, toolkit: Toolkit, cwd: Path, needed: Sequenc
         cwd: directory that must be visible on all nodes.
         needed: further paths that every node must have.
     """
+    # Nodes that see a file with this random name see the same directory.
     secret = token_hex(8)
     token_file = cwd / f".csrun-doctor-{secret}"
     token_file.touch()

@@ -338,16 +338,14 @@ class Scheduler(Protocol[View, Plan]):
     ) -> Mapping[str, str]:
         """Return the variables that the scheduler sets for a task, in addition to those of csrun. Pure.
 
-        An input analysis is one program that simulates the tasks of a job with processes. Input functions
-        that shard by the variables of the scheduler must find the same values there as in a job.
-
         Args:
-            environment: of this process. Nothing is returned if the scheduler has not started it: then it
-                would not have started the tasks either.
+            environment: of this process. Nothing is returned if the scheduler has not started it.
             rank: of the task.
             tasks: of the job, all on this node.
             cpus: of each task; None to leave the number of CPUs in the environment as it is.
         """
+        # An input analysis is one program that simulates the tasks of a job with processes. Input functions
+        # that shard by the variables of the scheduler must find the same values there as in a job.
         ...
 
     # A job: csrun_wse.

@@ -38,7 +38,8 @@ def check_path(text: str) -> str:
 
 
 def check_mount_dir(text: str) -> str:
-    """Check an absolute path that is valid in a comma-separated list and in a `-B` or `-b` argument."""
+    """Check an absolute path without commas and colons."""
+    # It becomes part of a comma-separated list and of the runtime's --bind, where both have a meaning.
     if not check_path(text) or "," in text or ":" in text:
         raise ValueError("expected the absolute path of a directory, without ',' and ':'")
     return text

@@ -31,8 +31,7 @@ class TaskInfo:
         index: number within the role; 0 for the chief.
         num_workers: number of workers; 1 for a job of one task.
         job_id: the same in all tasks of the job, unique among jobs.
-        token: the same in all tasks of the job; a random secret if csrun has started them, otherwise derived
-            from the id of the job, which only guards against mix-ups.
+        token: the same in all tasks of the job; a random secret only if csrun has started them.
         host: name of the machine that this task runs on.
         rank: 0 for the chief, index + 1 for a worker.
         num_tasks: number of tasks of the job.
@@ -72,7 +71,8 @@ class TaskInfo:
         return _task(env, 0, 1, job_id, token)
 
     def tf_config(self) -> dict[str, Any]:
-        """Return TF_CONFIG for this task; all addresses name this host, only their number matters."""
+        """Return TF_CONFIG for this task."""
+        # All addresses name this host: those of the others are unknown here, and only their number matters.
         return tf_config(self.rank, [self.host] * self.num_tasks)
 
 
@@ -98,6 +98,7 @@ def _task(
 @lru_cache(maxsize=1)
 def _own_job(pid: int) -> tuple[str, str]:
     """Return job id and token of a process without a launcher, the same at every call in that process."""
+    # The pid is an argument, hence part of the cache's key: a forked child gets its own.
     return f"single-{socket.gethostname()}-{pid}-{token_hex(2)}", token_hex(16)
 
 
@@ -146,5 +147,6 @@ def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
 
 
 def _derive_token(env: Mapping[str, str], identity: str) -> str:
-    # Tasks that csrun has not started share no secret, but must derive the same token.
+    # Tasks that csrun has not started share no secret, but must derive the same token. It only guards against
+    # mix-ups with other jobs.
     return env.get("CSRUN_JOB_TOKEN") or sha256(f"csrun job token of {identity}".encode()).hexdigest()[:32]

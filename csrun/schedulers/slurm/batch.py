@@ -30,8 +30,7 @@ class BatchScript:
 
     Attributes:
         name: of the job.
-        components: all sbatch options of each component, the chief's first. Slurm copies only some of them
-            from the first component to the others.
+        components: all sbatch options of each component, the chief's first.
         output: absolute path of the script's output; %j in it is the number of the job.
         cwd: absolute directory in which the command starts.
         command: csrun_wse with its flags and the user's command.
@@ -65,6 +64,7 @@ def render(script: BatchScript) -> str:
     ]
     if script.warn_s:
         lines.append(directive("--signal", f"B:USR1@{script.warn_s}"))
+    # All options for each: Slurm copies only some of them from the first component to the others.
     for number, component in enumerate(script.components):
         if number:
             lines.append("#SBATCH hetjob")

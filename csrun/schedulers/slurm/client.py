@@ -332,7 +332,8 @@ def parse_nodes(text: str) -> list[Node]:
 
 
 def parse_cpus_for_jobs(text: str) -> dict[str, int]:
-    """Parse the output of `scontrol --oneliner show nodes`; CPUEfctv exists since Slurm 21.08."""
+    """Parse the output of `scontrol --oneliner show nodes`."""
+    # CPUEfctv, the CPUs without those reserved for the system, exists since Slurm 21.08.
     found = {}
     for line in text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -485,7 +486,8 @@ def explain(command: str, complaint: str) -> SlurmError:
 
 
 def shorten_error(complaint: str) -> str:
-    """Return the last two lines of a message, which have the reason, without the name of the command."""
+    """Return the last two lines of a message, without the name of the command."""
+    # Slurm's commands write what has failed first, and the reason last.
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     return "; ".join(re.sub(r"^(s\w+|scontrol): (error: |fatal: )?", "", line) for line in lines[-2:])
 

@@ -127,7 +127,8 @@ def whole_node_cpus(client: SlurmClient, options: SlurmOptions, partition: str) 
 
 
 def _check_time(options: SlurmOptions, partitions: Sequence[Partition]) -> None:
-    """Refuse a time limit that no partition allows: the job would wait forever."""
+    """Refuse a time limit that no partition allows."""
+    # Slurm accepts such a job unless the site has set EnforcePartLimits, and it waits forever.
     asked_s = limit_seconds(options.time_limit)
     if not options.time_limit or asked_s is None or options.qos:  # a QOS may allow more
         return

@@ -100,6 +100,7 @@ def run_agents(
 
 def _listen(plan: AgentPlan) -> socket.socket:
     """Listen for agents, on a port of the site's range if it has one."""
+    # The agents of all nodes connect at about the same time, hence the long backlog.
     address = "127.0.0.1" if plan.loopback else ""
     if plan.ports is None:
         return socket.create_server((address, 0), backlog=1024)

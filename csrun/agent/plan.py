@@ -45,6 +45,7 @@ def agent_command(read_place: PlaceReader) -> tuple[str, ...]:
     Args:
         read_place: as for `csrun.tasks.place.reader_arguments`.
     """
+    # The interpreter is not resolved: that of a virtual environment is a symbolic link.
     agent = Path(__file__).resolve().with_name("__main__.py")
     python = str(Path(sys.executable).absolute())
     return (python, "-I", "-S", str(agent), *reader_arguments(read_place))

@@ -124,6 +124,7 @@ def build_command(site: Site) -> click.Command:
             return 0
         from csrun.system_status import check_system, cs_ip_argument  # only here: --help starts no process
 
+        # On a node the program may find another status of the system than this process does.
         if cs_ip_argument(arguments) and not runner.has_nodes:
             check_system(arguments, "", this_toolkit(), wait=False, certain=True)
         if logging:

@@ -161,6 +161,7 @@ def _log_order(path: Path) -> tuple[bool, str, int]:
 
 def _last_lines(path: Path, lines: int) -> tuple[bytes, int]:
     """Return the last lines of a file and its length."""
+    # Read backwards in pieces: a log may be much larger than its last lines.
     with path.open("rb") as file:
         end = position = file.seek(0, os.SEEK_END)
         data = b""

@@ -110,6 +110,7 @@ def scheduler_flags(text: str, *, queue: bool = False) -> Callable[[Callable[...
         text: start of the help of --launcher.
         queue: declare the flags of a queue, too.
     """
+    # Several schedulers may have the same flag: its help and check are those of the first (`Flag.name`).
     own: dict[str, Flag] = {}
     for flag in (flag for each in schedulers() for flag in each.flags):
         own.setdefault(_parameter(flag.name), flag)

@@ -22,6 +22,8 @@ from csrun.tasks.environment import Toolkit, program_environment, program_python
 ANSWER_LIMIT_S = 60.0
 FRONT_ENDS = ("tensorflow", "torch")
 
+# For the interpreter of programs, which may be that of an image: it needs only the standard library.
+# tensorflow-cpu is the distribution of the same modules as tensorflow.
 _LIST_PACKAGES = (
     "import importlib.metadata as m, json, sys\n"
     "def version(name):\n"

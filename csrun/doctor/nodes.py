@@ -175,6 +175,7 @@ def _gather(arguments: Sequence[str], access: NodeAccess, listener: socket.socke
         try:
             deadline_s = time.monotonic() + START_LIMIT_S + ANSWER_LIMIT_S
             while len(answers) < access.count and time.monotonic() < deadline_s:
+                # Before the look for an answer, which may arrive just before the command ends.
                 ended = command.poll() is not None
                 answer = _accept(listener, secret)
                 if answer:
@@ -200,6 +201,7 @@ def _accept(listener: socket.socket, secret: str) -> Answer | None:
         try:
             channel = LineChannel(Connection(accepted), _LINE_BYTES)
             result = channel.receive(time.monotonic() + _LINE_LIMIT_S)
+            # Any user of the nodes can connect to this port.
             if not is_proof(result["secret"], secret):
                 return None
             skew_s = result["time_s"] - arrived_s

@@ -86,7 +86,8 @@ class JobReport:
             self._show(output.tick(now_s))
 
     def record_start(self, rank: int, pid: int, host: str | None = None) -> None:
-        """Record that a task runs; the caller writes the record, once for many tasks."""
+        """Record that a task runs; the caller then calls `write_record`."""
+        # Once for all tasks: the record of a job of N tasks would otherwise be written N times at its start.
         task = self._record.tasks[rank]
         task.state, task.pid, task.host = "running", pid, host
 

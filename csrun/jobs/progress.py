@@ -125,7 +125,8 @@ def write_progress(log_dir: Path, progress: TrainingProgress) -> None:
 
 
 def read_progress(log_dir: Path) -> TrainingProgress | None:
-    """Read the file of a job; None if it does not exist or another version has written it."""
+    """Read the file of a job; None if it does not exist or lacks a field."""
+    # Another version of the toolkit may have written it, with other fields.
     try:
         content: Any = json.loads((log_dir / FILE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -89,6 +89,7 @@ def launcher_arguments(request: LaunchRequest, context: LaunchContext, name: str
         context: directory of the start, and the toolkit.
         name: of the scheduler.
     """
+    # The wrapper of a checkout sets the import path; a package has the command next to its interpreter.
     layout, toolkit = request.layout, context.toolkit
     folder = toolkit.bin_dir if toolkit.import_root is None else toolkit.import_root / "bin"
     return (

@@ -120,6 +120,7 @@ def _before_exec(cpus: Collection[int], dies_with_parent: bool) -> Callable[[], 
 
 
 def _prctl(libc: ctypes.CDLL, option: int, value: int) -> None:
+    # prctl(2) is variadic and reads unsigned longs; ctypes would pass an int, half of one.
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

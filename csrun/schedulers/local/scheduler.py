@@ -66,6 +66,7 @@ class LocalScheduler:
 
     def plan(self, request: LaunchRequest, context: LaunchContext, survey: Survey) -> LaunchPlan:
         """Plan a job whose tasks are processes of this machine."""
+        # Here and in the other methods: every --help loads this class, and needs none of these modules.
         from csrun.schedulers.local.plan import make_plan
 
         return make_plan(request, context, self.name)

@@ -127,7 +127,9 @@ def run_srun(
                 arguments,
                 executable=file,
                 env=environment,
+                # In the background, reading the terminal would stop srun.
                 stdin=None if _in_foreground() else subprocess.DEVNULL,
+                # Ctrl-C goes to this process only, which passes it on.
                 start_new_session=True,
                 # srun passes on only SIGINT: a program that cleans up gets it, and others are killed, as they
                 # would be instead of this process.

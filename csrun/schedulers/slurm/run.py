@@ -105,7 +105,8 @@ def wait_for_lost_nodes(
 
 
 def _answers(client: SlurmClient, allocation: Allocation, name: str) -> bool:
-    """Return True if a step runs on the node: its daemon may work although a task was lost."""
+    """Return True if a step runs on the node."""
+    # Its daemon may work although a task was lost; Slurm would then never report the node as DOWN.
     group = next((number for number, nodes in enumerate(allocation.groups) if name in nodes), 0)
     where = [f"--jobid={allocation.job_id}", f"--nodelist={name}"]
     where += [f"--het-group={group}"] if allocation.heterogeneous else []

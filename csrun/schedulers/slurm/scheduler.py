@@ -54,6 +54,7 @@ class SlurmScheduler:
 
     def job_here(self, environment: Mapping[str, str]) -> JobHere | None:
         """Return the allocation that this process is in; None outside an allocation."""
+        # Here and in the other methods: every --help loads this class, and needs none of these modules.
         from csrun.schedulers.slurm.allocation import job_here
 
         return job_here(environment)

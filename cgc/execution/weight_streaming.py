@@ -12,7 +12,7 @@ from cgc.cirh.text import print_module
 from cgc.errors import CompileError
 from cgc.execution.compilation import Compiled, Part
 from cgc.layers.micro_batches import NotSplitError
-from cgc.layers.streamed import StreamedStep, recomputing, split_norms, streamed_step
+from cgc.layers.streamed import StreamedStep, reschedule, split_norms, streamed_step
 from cgc.layers.traffic import peak_bytes
 from cgc.lowering.interpret import export_step
 from cgc.manifest import CIRH_TEXT, SCHEDULE, StreamedEstimates
@@ -291,7 +291,7 @@ def fitting_step(step: StreamedStep, room_bytes: int) -> tuple[StreamedStep, fro
     target = room_bytes
     while True:
         recomputed = layers_to_recompute(step.schedule, target)
-        found = recomputing(step, recomputed) if recomputed else step
+        found = reschedule(step, recomputed) if recomputed else step
         excess = peak_bytes(found.schedule) - room_bytes
         if excess <= 0 or target < 0:
             return found, recomputed

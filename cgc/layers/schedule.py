@@ -69,52 +69,58 @@ class _Scheduler:
         self._plan = update_plan(step)
         self._piece_texts: dict[Hashable, str | None] = {}
         self._swept = find_swept_updates(
-            self._graph, program.values, self._plan.states, self._is_update, self._piece_text
+            self._graph,
+            program.values,
+            self._plan.states,
+            lambda op: op in self._large_updates or self._cut.roles[op] is Role.DUPLICATED,
+            self._piece_text,
         )
-        self._last = {*step.graph.outputs, *step.graph.replacements.values()}
+        self._step_results = {*step.graph.outputs, *step.graph.replacements.values()}
 
     def schedule(self) -> ScheduledStep:
         """Return all calls, and the functions that they call."""
+        graph, micro = self._graph, self._micro
         control = frozenset(op for op, role in enumerate(self._cut.roles) if role is Role.CONTROL)
         before = self._call(control, self._results(control, control))
-        layers = tuple(self._layer(index) for index in range(len(self._cut.layers)))
-        rounds = tuple(self._round(plan) for plan in self._plan.rounds)
-        names = list(self._program.state.values())
-        graph = self._graph
-        plan = Schedule(
+        layers = tuple(self._schedule_layer(index) for index in range(len(self._cut.layers)))
+        rounds = []
+        for plan in self._plan.rounds:
+            partial = [
+                self._call(self._large_updates | set(ops), self._results(frozenset(ops), frozenset(ops)))
+                for ops in plan.partial
+            ]
+            joined = frozenset(plan.joined)
+            rounds.append(Round(tuple(partial), self._call(joined, self._results(joined, joined))))
+        micro_batches = MicroBatches()
+        if micro is not None:
+            micro_batches = MicroBatches(
+                count=micro.count,
+                parts=tuple(sorted(graph.inputs)[position] for position in micro.cut_inputs),
+                whole=dict(zip(graph.whole_inputs, micro.whole_inputs, strict=True)),
+                number=graph.number,
+                totals={graph.operands[op][0]: kind for op, kind in graph.totals.items()},
+            )
+        scheduled = Schedule(
             inputs=tuple(sorted(graph.inputs)),
-            state={name: number for number, name in enumerate(names)},
+            state={name: number for number, name in enumerate(self._program.state.values())},
             replacements=dict(graph.replacements),
             outputs=graph.outputs,
             values={},
             before=before,
             layers=layers,
-            rounds=rounds,
-            micro=self._micro_batches(),
+            rounds=tuple(rounds),
+            micro=micro_batches,
         )
-        used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
-        used |= {*plan.arguments, *plan.state.values()}
-        values, types = self._program.values, self._graph.types
+        used = {number for call in scheduled.calls() for number in (*call.arguments, *call.results)}
+        used |= {*scheduled.arguments, *scheduled.state.values()}
+        values, types = self._program.values, graph.types
         # Types repeat, and reading a tensor type is slow: once per type.
         tensors = {types[number]: tensor_of(values[number]) for number in used}
         kinds = {kind: (dtype_name(tensor), tensor.get_shape()) for kind, tensor in tensors.items()}
         specs = {number: TensorSpec(str(number), *kinds[types[number]]) for number in sorted(used)}
-        return ScheduledStep(replace(plan, values=specs), tuple(self._functions))
+        return ScheduledStep(replace(scheduled, values=specs), tuple(self._functions))
 
-    def _micro_batches(self) -> MicroBatches:
-        """Return the inputs and totals of micro-batches."""
-        if self._micro is None:
-            return MicroBatches()
-        graph = self._graph
-        return MicroBatches(
-            count=self._micro.count,
-            parts=tuple(sorted(graph.inputs)[position] for position in self._micro.cut_inputs),
-            whole=dict(zip(graph.whole_inputs, self._micro.whole_inputs, strict=True)),
-            number=graph.number,
-            totals={graph.operands[op][0]: kind for op, kind in graph.totals.items()},
-        )
-
-    def _layer(self, index: int) -> LayerCalls:
+    def _schedule_layer(self, index: int) -> LayerCalls:
         """Return the calls of a layer and its update."""
         forward = frozenset(self._cut.layers[index].forward)
         backward = frozenset(self._cut.layers[index].backward)
@@ -122,52 +128,42 @@ class _Scheduler:
         swept = {value for found in self._swept[index] for part in found.parts for value in part.results}
         whole_states = [value for value in self._plan.states[index] if value not in swept]
         update = self._call(self._large_updates, whole_states)
-        sweeps = tuple(map(self._sweep, self._swept[index]))
+        sweeps = tuple(map(self._schedule_sweep, self._swept[index]))
         # The backward part of the last layer follows its forward part: one call, and no stored activations.
         if index == len(self._cut.layers) - 1:
-            kept = (*self._results(whole, whole), *self._unmade_results())
+            kept = (*self._results(whole, whole), *self._uncomputed_results())
             return LayerCalls(self._call(whole, kept), None, update, sweeps)
         # A recomputed backward part contains the forward part, so it reads only the input of the layer.
-        again = index in self._recomputed
+        is_recomputed = index in self._recomputed
+        backward_ops = whole if is_recomputed else backward
         return LayerCalls(
-            self._call(forward, self._results(forward, whole if again else forward)),
-            self._call(whole if again else backward, self._results(backward, whole if again else backward)),
+            self._call(forward, self._results(forward, whole if is_recomputed else forward)),
+            self._call(backward_ops, self._results(backward, backward_ops)),
             update,
             sweeps,
         )
 
-    def _sweep(self, swept: SweptUpdates) -> Sweep:
+    def _schedule_sweep(self, swept: SweptUpdates) -> Sweep:
         """Return the sweep over the tensors of equal updates."""
         first = swept.parts[0]
-        number = self._function(swept.text, replace(first, in_pieces=True))
-        taken = tuple(
-            (first.arguments[place],)
-            if self._graph.is_small(first.arguments[place])
-            else tuple(part.arguments[place] for part in swept.parts)
-            for place in range(len(first.arguments))
+        number = self._add_function(swept.text, replace(first, in_pieces=True))
+        arguments = tuple(
+            (value,)
+            if self._graph.is_small(value)
+            else tuple(part.arguments[position] for part in swept.parts)
+            for position, value in enumerate(first.arguments)
         )
-        return Sweep(number, taken, tuple(zip(*(part.results for part in swept.parts), strict=True)))
+        return Sweep(number, arguments, tuple(zip(*(part.results for part in swept.parts), strict=True)))
 
     def _piece_text(self, part: Function) -> str | None:
-        """Return the text of a part in pieces, made once for parts of one structure."""
-        random = [op.op_seed for op in random_ops(part, self._ops)]
-        key = structure_key(part, self._graph), part.weights, *random
+        """Return the text of a part in pieces, built once for parts of one structure."""
+        seeds = [op.op_seed for op in random_ops(part, self._ops)]
+        key = structure_key(part, self._graph), part.weights, *seeds
         if key not in self._piece_texts:
             values, like = self._program.values, self._program.function
             module = build_piece_module(part, self._graph, self._ops, values, like)
             self._piece_texts[key] = None if module is None else print_module(module)
         return self._piece_texts[key]
-
-    def _is_update(self, op: int) -> bool:
-        return op in self._large_updates or self._cut.roles[op] is Role.DUPLICATED
-
-    def _round(self, plan: UpdateRound) -> Round:
-        partial = [
-            self._call(self._large_updates | set(ops), self._results(frozenset(ops), frozenset(ops)))
-            for ops in plan.partial
-        ]
-        joined = frozenset(plan.joined)
-        return Round(tuple(partial), self._call(joined, self._results(joined, joined)))
 
     @cached_property
     def _large_updates(self) -> frozenset[int]:
@@ -184,17 +180,17 @@ class _Scheduler:
             value
             for op in sorted(ops)
             for value in self._graph.results[op]
-            if value in self._last or not inside.issuperset(self._graph.users.get(value, ()))
+            if value in self._step_results or not inside.issuperset(self._graph.users.get(value, ()))
         ]
 
-    def _unmade_results(self) -> list[int]:
-        """Return the values that the step returns and no call makes; the last layer returns them."""
+    def _uncomputed_results(self) -> list[int]:
+        """Return the values that the step returns and no call computes; the last layer returns them."""
         graph = self._graph
         return [
             value
             for value in dict.fromkeys((*graph.outputs, *graph.replacements.values()))
             if value not in graph.state
-            and ((made := graph.producer.get(value)) is None or self._cut.roles[made] is Role.DUPLICATED)
+            and ((op := graph.producer.get(value)) is None or self._cut.roles[op] is Role.DUPLICATED)
         ]
 
     def _call(self, inside: frozenset[int], results: Sequence[int]) -> Call | None:
@@ -204,7 +200,7 @@ class _Scheduler:
         part = extract_function(
             self._graph, lambda op: op in inside or self._cut.roles[op] is Role.DUPLICATED, results
         )
-        number = self._function(structure_key(part, self._graph), part)
+        number = self._add_function(structure_key(part, self._graph), part)
         keys = tuple([self._keys[op.seed, op.op_seed] for op in random_ops(part, self._ops)])
         return Call(number, part.arguments, keys, part.results)
 
@@ -214,9 +210,9 @@ class _Scheduler:
         seeds = [(op.seed, op.op_seed) for op in self._ops if isinstance(op, SeededRandomOp)]
         return dict(zip(seeds, op_keys(seeds), strict=True))
 
-    def _function(self, shape: Hashable, part: Function) -> int:
-        """Return the number of a function, added unless one of this shape is known."""
-        number = self._known.setdefault(shape, len(self._functions))
+    def _add_function(self, key: Hashable, part: Function) -> int:
+        """Return the number of a function, added unless one with this key is known."""
+        number = self._known.setdefault(key, len(self._functions))
         if number == len(self._functions):
             self._functions.append(part)
         return number
@@ -260,22 +256,22 @@ class _Planner:
         self._graph, self._roles, self._count = step.graph, step.roles, len(step.layers)
         self._layers: dict[int, int] = {}
         self._reads = Reads(step.graph, step.roles)
-        self._made_in = {
+        self._layer_of = {
             op: index for index, layer in enumerate(step.layers) for op in (*layer.forward, *layer.backward)
         }
 
     def plan(self) -> UpdatePlan:
         """Return rounds and states."""
-        round_of = self._rounds()
+        round_of = self._assign_rounds()
         rounds = []
         for number in range(max(round_of.values(), default=-1) + 1):
-            ops = [op for op, at in round_of.items() if at == number]
-            partial = [op for op in ops if self._reads_large(op)]
+            ops = [op for op, op_round in round_of.items() if op_round == number]
+            partial = [(op, self._update_layer(op)) for op in ops if self._reads_large(op)]
             joined = tuple(op for op in ops if not self._reads_large(op))
-            rounds.append(UpdateRound(self._by_layer([(op, self._layer(op)) for op in partial]), joined))
+            rounds.append(UpdateRound(self._by_layer(partial), joined))
         new = [value for value in self._graph.replacements.values() if self._is_large_update(value)]
-        states = self._by_layer([(value, self._layer(self._graph.producer[value])) for value in new])
-        return UpdatePlan(tuple(rounds), states)
+        states = [(value, self._update_layer(self._graph.producer[value])) for value in new]
+        return UpdatePlan(tuple(rounds), self._by_layer(states))
 
     def _by_layer(self, items: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
         found: list[dict[int, None]] = [{} for _ in range(self._count)]
@@ -283,36 +279,39 @@ class _Planner:
             found[layer][item] = None
         return tuple(map(tuple, found))
 
-    def _rounds(self) -> dict[int, int]:
+    def _assign_rounds(self) -> dict[int, int]:
         """Return the round of each op of the update with small results."""
-        found: dict[int, int] = {}
-        ready: dict[int, int] = {}
+        graph = self._graph
+        rounds: dict[int, int] = {}
+        # First round in which the results of an op are available.
+        available: dict[int, int] = {}
         for op, role in enumerate(self._roles):
             if role is not Role.UPDATE:
                 continue
-            is_joined = self._graph.has_small_results(op) and not self._reads_large(op)
-            ready[op] = max(
-                (self._ready(ready, near, is_joined) for near in self._graph.producers(op)), default=0
-            )
-            if self._graph.has_small_results(op):
-                found[op] = ready[op]
-        return found
+            is_small = graph.has_small_results(op)
+            is_joined = is_small and not self._reads_large(op)
+            first = 0
+            for producer in graph.producers(op):
+                if producer in available:
+                    # Only joined ops read a small value in the round that computes it.
+                    waits = graph.has_small_results(producer) and not is_joined
+                    first = max(first, available[producer] + waits)
+            available[op] = first
+            if is_small:
+                rounds[op] = first
+        return rounds
 
-    def _ready(self, ready: dict[int, int], producer: int, is_joined: bool) -> int:
-        """Return first round where the results of an op can be read; others read a small one in the next."""
-        if producer not in ready:
-            return 0
-        return ready[producer] + (1 if self._graph.has_small_results(producer) and not is_joined else 0)
+    def _update_layer(self, op: int) -> int:
+        """Return the layer whose gradients arrive last of those that an op needs.
 
-    def _layer(self, op: int) -> int:
-        """Return layer whose gradients arrive last of those an op needs, else the first to read its state."""
+        An op that needs no gradients has the first layer that reads its state.
+        """
         if op not in self._layers:
             values = self._sources(op)
-            arrived = [
-                self._made_in[made] for v in values if (made := self._graph.producer.get(v)) in self._made_in
-            ]
-            homes = [self._first_reader[value] for value in values if value in self._first_reader]
-            self._layers[op] = min(arrived or homes, default=0)
+            producers = (self._graph.producer.get(value) for value in values)
+            gradients = [self._layer_of[producer] for producer in producers if producer in self._layer_of]
+            states = [self._first_user[value] for value in values if value in self._first_user]
+            self._layers[op] = min(gradients or states, default=0)
         return self._layers[op]
 
     def _sources(self, op: int) -> set[int]:
@@ -334,12 +333,12 @@ class _Planner:
         return found
 
     @cached_property
-    def _first_reader(self) -> dict[int, int]:
+    def _first_user(self) -> dict[int, int]:
         """For each state argument, the first layer whose forward part reads it."""
         found: dict[int, int] = {}
-        for op in sorted(self._made_in, key=self._made_in.__getitem__):
+        for op in sorted(self._layer_of, key=self._layer_of.__getitem__):
             for value in self._reads.values(op) & self._graph.state:
-                found.setdefault(value, self._made_in[op])
+                found.setdefault(value, self._layer_of[op])
         return found
 
     def _reads_large(self, op: int) -> bool:

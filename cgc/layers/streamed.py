@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from cgc.cirh.base import LayerPath, layer_paths
+from cgc.cirh.base import layer_paths
 from cgc.cirh.interface import graph_function
 from cgc.cirh.module import copy_module
 from cgc.cirh.ops import L2NormOp
@@ -73,16 +73,17 @@ def streamed_step(
         NotSplitError: the samples of the batch depend on each other, so there are no micro-batches.
     """
     micro = micro_step(module, micro_batches) if micro_batches > 1 else None
-    own = module if micro is None else micro.module
-    if has_joint_norms(own):
-        own = copy_module(module) if micro is None else own
-        split_norms(own)
-    program = Program(own)
-    return _schedule(own, program, cut(step_graph(program, micro)), recomputed, micro)
+    if micro is not None:
+        module = micro.module
+    if has_joint_norms(module):
+        module = copy_module(module) if micro is None else module
+        split_norms(module)
+    program = Program(module)
+    return _schedule(module, program, cut(step_graph(program, micro)), recomputed, micro)
 
 
-def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
-    """Return the same cut with other layers recomputed."""
+def reschedule(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
+    """Schedule the same cut with other layers recomputed."""
     return _schedule(step.module, step.program, step.cut, recomputed, step.micro)
 
 
@@ -171,21 +172,23 @@ def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
     forward = frozenset(position for position, op in enumerate(part.ops) if op in graph.forward)
     values = step.program.values
     module = build_part_module(part, graph, step.program.ops, values, step.program.function)
-    gradients = {
-        position: part.results.index(made)
-        for position, weight in enumerate(part.arguments[: part.weights])
-        if (made := _gradient(graph, weight, frozenset(part.results), values)) is not None
-    }
+    gradients = {}
+    for position, weight in enumerate(part.arguments[: part.weights]):
+        gradient = _find_gradient(graph, weight, frozenset(part.results), values)
+        if gradient is not None:
+            gradients[position] = part.results.index(gradient)
     return WholeLayer(module, StepPart(step.program.batch_size, forward, gradients))
 
 
-def _gradient(graph: StepGraph, weight: int, made: frozenset[int], values: Sequence[SSAValue]) -> int | None:
-    """Return the value of a layer that starts the update of a weight; of a tied weight its share."""
+def _find_gradient(
+    graph: StepGraph, weight: int, results: frozenset[int], values: Sequence[SSAValue]
+) -> int | None:
+    """Return the result of a layer that starts the update of a weight; of a tied weight its share."""
     size = elements(values[weight])
     pending, seen = [graph.replacements.get(weight, weight)], set()
     while pending:
         value = pending.pop()
-        if value in made:
+        if value in results:
             return value
         producer = graph.producer.get(value)
         if producer is None or producer in seen:
@@ -197,25 +200,16 @@ def _gradient(graph: StepGraph, weight: int, made: frozenset[int], values: Seque
 
 def layer_names(step: StreamedStep) -> tuple[str, ...]:
     """Return names of layers in reports: the path that the forward ops share, else the first and the last."""
-    paths = [_paths(step, index) for index in range(len(step.cut.layers))]
-    shared = [".".join(_common_path(found)) for found in paths]
-    return tuple(
-        name if name and shared.count(name) == 1 else _span(found) or f"layer {index + 1}"
-        for index, (name, found) in enumerate(zip(shared, paths, strict=True))
-    )
-
-
-def _paths(step: StreamedStep, index: int) -> list[LayerPath]:
     roles, ops = step.cut.roles, step.program.ops
-    forward = [ops[op] for op in step.cut.layers[index].forward if roles[op] is Role.FORWARD]
-    return [path for path in layer_paths(forward) if path]
-
-
-def _common_path(paths: Sequence[LayerPath]) -> LayerPath:
-    same = takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
-    return tuple(names[0] for names in same)
-
-
-def _span(paths: Sequence[LayerPath]) -> str:
-    ends = (".".join(path) for path in (*paths[:1], *paths[-1:]))
-    return " to ".join(dict.fromkeys(ends))
+    shared, spans = [], []
+    for layer in step.cut.layers:
+        forward = [ops[op] for op in layer.forward if roles[op] is Role.FORWARD]
+        paths = [path for path in layer_paths(forward) if path]
+        prefix = takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+        shared.append(".".join(names[0] for names in prefix))
+        ends = [".".join(path) for path in (*paths[:1], *paths[-1:])]
+        spans.append(" to ".join(dict.fromkeys(ends)))
+    return tuple(
+        name if name and shared.count(name) == 1 else span or f"layer {index + 1}"
+        for index, (name, span) in enumerate(zip(shared, spans, strict=True))
+    )

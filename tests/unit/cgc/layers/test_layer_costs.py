@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from cgc.errors import PlacementError
 from cgc.execution.weight_streaming import fitting_step, layers_to_recompute
 from cgc.kernels import match_kernels
-from cgc.layers.streamed import StreamedStep, layer_names, recomputing, whole_layer
+from cgc.layers.streamed import StreamedStep, layer_names, reschedule, whole_layer
 from cgc.layers.traffic import layer_traffic, peak_bytes
 from cgc.performance import layers as layer_costs
 from cgc.performance.layers import place_layers
@@ -56,7 +56,7 @@ def test_layers_are_recomputed_until_activations_fit(five: StreamedStep) -> None
     every = layers_to_recompute(five.schedule, 0)
     assert len(one) == 1
     assert one < every
-    peaks = [peak_bytes(recomputing(five, chosen).schedule) for chosen in (one, every)]
+    peaks = [peak_bytes(reschedule(five, chosen).schedule) for chosen in (one, every)]
     assert peak > peaks[0] > peaks[1]
 
 

@@ -1,10 +1,9 @@
 """Rewrite a training step for micro-batches: the part before the sums over the batch, and the part after.
 
-Values of the whole step are made in one or more forms: `WHOLE`, as the step makes them; `SOME`, for the
+Values of the whole step are computed in one or more forms: `WHOLE`, as in the whole step; `SOME`, for the
 samples of a micro-batch, or its share of a sum; cut out of a whole value along a dimension (an integer); and
-`TOTAL`, when the shares of all micro-batches have been combined. Values that depend only on the batch and on
-all of its samples, such as the number of words that count, are computed from the whole batch wherever they
-are read.
+`TOTAL`, combined from the shares of all micro-batches. Values that depend only on the batch, but on all of
+its samples, such as the number of unmasked words, are computed from the whole batch wherever they are read.
 """
 
 from __future__ import annotations
@@ -86,94 +85,91 @@ class _Rewriter:
         self._function = graph_function(module)
         self._program, self._count = Program(module), count
         self._parts: dict[SSAValue, Part] = {}
-        self._early: set[SSAValue] = set()
-        self._wanted_parts: dict[CirhOp, Parts] = {}
+        # Parts of the operands that the rule of an op requires.
+        self._operand_parts: dict[CirhOp, Parts] = {}
+        # Values that depend on the batch and constants only.
+        self._input_only: set[SSAValue] = set()
+        # Row indices -> number of rows of the batch that they pick from.
         self._rows: dict[SSAValue, int] = {}
         self._with_own_rows: set[CirhOp] = set()
-        self._made: dict[tuple[SSAValue, Form], SSAValue] = {}
         self._needed: dict[SSAValue, set[Form]] = {}
+        self._new_values: dict[tuple[SSAValue, Form], SSAValue] = {}
         self._block = Block()
         self._number: SSAValue | None = None
 
     def rewrite(self) -> MicroStep:
         """Return the rewritten step."""
-        self._decide()
-        self._collect()
-        whole_inputs = self._arguments()
+        self._decide_parts()
+        self._collect_forms()
+        whole_inputs = self._add_arguments()
         for op in self._program.ops:
             self._emit(op)
         return self._finish(whole_inputs)
 
     # Which part of the batch each value is
 
-    def _decide(self) -> None:
+    def _decide_parts(self) -> None:
         """Decide the part of every value, in program order."""
         program = self._program
         self._parts.update(dict.fromkeys(program.state, "whole"))
         for value in program.inputs:
             shape = shape_of(value)
             self._parts[value] = 0 if shape and shape[0] == program.batch_size else "whole"
-            self._early.add(value)
+            self._input_only.add(value)
         for op in program.ops:
-            self._decide_op(op)
+            parts = tuple(self._parts[value] for value in op.operands)
+            is_input_only = op.TRAITS.elements is not Elements.MADE and all(
+                value in self._input_only
+                or ((producer := program.producer(value)) is not None and producer in program.constant)
+                for value in op.operands
+            )
+            if all(part == "whole" for part in parts):
+                results = same_part("whole", op)
+            else:
+                results = self._result_parts(op, parts, is_input_only)
+            self._parts.update(zip(op.results, results, strict=True))
+            rows = self._source_rows(op)
+            if rows is not None and isinstance(results[0], int):
+                self._rows[op.results[0]] = rows
+            if is_input_only:
+                self._input_only.update(op.results)
 
-    def _decide_op(self, op: CirhOp) -> None:
-        """Decide the parts of an op's results from those of its operands."""
-        parts = tuple(self._parts[value] for value in op.operands)
-        is_early = op.TRAITS.elements is not Elements.MADE and all(
-            value in self._early or self._is_constant(value) for value in op.operands
-        )
-        if all(part == "whole" for part in parts):
-            results = same_part("whole", op)
-        else:
-            results = self._results(op, parts, is_early)
-        self._parts.update(zip(op.results, results, strict=True))
-        rows = self._source_rows(op)
-        if rows is not None and isinstance(results[0], int):
-            self._rows[op.results[0]] = rows
-        if is_early:
-            self._early.update(op.results)
-
-    def _is_constant(self, value: SSAValue) -> bool:
-        index = self._program.producer(value)
-        return index is not None and index in self._program.constant
-
-    def _results(self, op: CirhOp, parts: Parts, is_early: bool) -> Parts:
+    def _result_parts(self, op: CirhOp, parts: Parts, is_input_only: bool) -> Parts:
         """Return the parts of an op's results.
 
         Raises:
             NotSplitError: the samples of the batch depend on each other.
         """
-        made = self._of_own_rows(op, parts)
-        if made is None and "after" not in parts:
-            made = apply_rule(op, parts, self._count)
-        if made is not None and not (is_early and set(made[1]) & set(_SHARES)):
-            self._wanted_parts[op] = made[0]
-            return made[1]
-        # Values that follow from the batch only can be computed whole, from the whole inputs.
-        if is_early:
+        found = self._own_row_parts(op, parts)
+        if found is None and "after" not in parts:
+            found = apply_rule(op, parts, self._count)
+        if found is not None and not (is_input_only and set(found[1]) & set(_SHARES)):
+            self._operand_parts[op] = found[0]
+            return found[1]
+        # Values of the batch only can be computed whole, from the whole inputs.
+        if is_input_only:
             return same_part("whole", op)
         pairs = zip(op.operands, parts, strict=True)
-        if any(isinstance(part, int) and value not in self._early for value, part in pairs):
+        if any(isinstance(part, int) and value not in self._input_only for value, part in pairs):
             raise NotSplitError(_reason(op, parts))
         return same_part("after", op)
 
-    # Rows that samples pick by their places in the whole batch, as those of masked words
+    # Rows that samples pick by their index in the whole batch, for instance those of masked words
 
     def _source_rows(self, op: CirhOp) -> int | None:
-        """Return the number of rows of the batch that a value picks from, each sample its own; else None."""
+        """Return the number of rows that indices pick from, if each sample picks its own rows; else None."""
         if isinstance(op, cirh.ReshapeOp | cirh.CastOp):
             return self._rows.get(op.operands[0])
-        if isinstance(op, cirh.SelectOp) and isinstance(wrapped := op.on_true.owner, cirh.AddOp):
-            # Places that count from the end where they are negative.
-            return self._rows.get(op.on_false) if op.on_false in wrapped.operands else None
+        if isinstance(op, cirh.SelectOp) and isinstance(from_end := op.on_true.owner, cirh.AddOp):
+            # Negative indices count from the end.
+            return self._rows.get(op.on_false) if op.on_false in from_end.operands else None
         if isinstance(op, cirh.AddOp):
             for value, other in (op.operands, reversed(op.operands)):
                 if self._parts[other] == 0 and isinstance(value.owner, cirh.ConstOp):
                     return rows_of_samples(value.owner)
         return None
 
-    def _of_own_rows(self, op: CirhOp, parts: Parts) -> tuple[Parts, Parts] | None:
+    def _own_row_parts(self, op: CirhOp, parts: Parts) -> tuple[Parts, Parts] | None:
         """Return parts of a lookup or scatter where each sample uses only its own rows; None otherwise."""
         if isinstance(op, cirh.GatherOp):
             rows, part = shape_of(op.x)[0], parts[1]
@@ -192,17 +188,17 @@ class _Rewriter:
         return parts, (part,)
 
     def _is_zero(self, value: SSAValue) -> bool:
-        made = value.owner
-        if isinstance(made, cirh.BroadcastInDimOp):
-            return self._is_zero(made.x)
-        return isinstance(made, cirh.ConstOp) and made.splat_value() == 0
+        op = value.owner
+        if isinstance(op, cirh.BroadcastInDimOp):
+            return self._is_zero(op.x)
+        return isinstance(op, cirh.ConstOp) and op.splat_value() == 0
 
     # Which forms are needed
 
-    def _collect(self) -> None:
+    def _collect_forms(self) -> None:
         """Collect the needed forms of all values, from the outputs back."""
         for value in (*self._program.outputs, *self._program.replacements.values()):
-            if isinstance(self._parts[value], int) and value not in self._early:
+            if isinstance(self._parts[value], int) and value not in self._input_only:
                 raise NotSplitError("the step outputs a value for each sample")
             self._need(value, self._complete(value))
         for op in reversed(self._program.ops):
@@ -212,13 +208,15 @@ class _Rewriter:
                         self._need(value, wanted)
 
     def _need(self, value: SSAValue, form: Form) -> None:
-        """Record that a form of a value is needed, and the forms that it is made from."""
+        """Record that a form of a value is needed, and the forms that it is computed from."""
         forms = self._needed.setdefault(value, set())
         forms.add(form)
         if form == TOTAL:
             forms.add(SOME)
-        elif isinstance(form, int) and not self._is_cut_at_origin(value, form):
-            forms.add(WHOLE)
+        elif isinstance(form, int):
+            op = value.owner
+            if not isinstance(op, CirhOp) or self._cut_rule(op, form) is None:
+                forms.add(WHOLE)
 
     def _forms(self, op: CirhOp) -> list[Form]:
         """Return the forms in which some result of an op is needed, except totals."""
@@ -226,30 +224,24 @@ class _Rewriter:
         return sorted(forms - {TOTAL}, key=str)
 
     def _complete(self, value: SSAValue) -> Form:
-        """Return the form of a value for readers after the sums."""
+        """Return the form of a value that ops after the sums read."""
         return TOTAL if self._parts[value] in _SHARES else WHOLE
 
     def _operand_forms(self, op: CirhOp, form: Form) -> Sequence[Form | None]:
-        """Return the forms of the operands that make a form of an op's results."""
+        """Return the forms of the operands from which a form of an op's results is computed."""
         if form == SOME:
-            pairs = zip(op.operands, self._wanted_parts[op], strict=True)
-            return [self._some(value, part) for value, part in pairs]
+            pairs = zip(op.operands, self._operand_parts[op], strict=True)
+            return [
+                SOME if self._parts[value] != "whole" else part if isinstance(part, int) else WHOLE
+                for value, part in pairs
+            ]
         if isinstance(form, int):
             rule = self._cut_rule(op, form)
             return [None] * len(op.operands) if rule is None else rule
         return [self._complete(value) for value in op.operands]
 
-    def _some(self, value: SSAValue, part: Part) -> Form:
-        if self._parts[value] != "whole":
-            return SOME
-        return part if isinstance(part, int) else WHOLE
-
-    def _is_cut_at_origin(self, value: SSAValue, axis: int) -> bool:
-        op = value.owner
-        return isinstance(op, CirhOp) and self._cut_rule(op, axis) is not None
-
     def _cut_rule(self, op: CirhOp, axis: int) -> list[Form | None] | None:
-        """Return the operands of an op that is repeated for some samples only, instead of being cut."""
+        """Return the operand forms of an op that is computed for some samples only, instead of being cut."""
         if isinstance(op, SeededRandomOp):
             return [WHOLE] if axis == 0 else None
         if isinstance(op, cirh.ConstOp):
@@ -265,7 +257,7 @@ class _Rewriter:
 
     # The module
 
-    def _arguments(self) -> tuple[int, ...]:
+    def _add_arguments(self) -> tuple[int, ...]:
         """Add the arguments of the new function.
 
         Returns:
@@ -276,7 +268,7 @@ class _Rewriter:
         for value in arguments:
             is_whole = self._parts[value] == "whole"
             type_ = tensor_of(value) if is_whole else _cut_type(tensor_of(value), 0, count)
-            self._made[value, WHOLE if is_whole else SOME] = self._argument(type_)
+            self._new_values[value, WHOLE if is_whole else SOME] = self._add_argument(type_)
         whole = [
             position
             for position, value in enumerate(program.inputs)
@@ -284,7 +276,7 @@ class _Rewriter:
         ]
         for position in whole:
             value = program.inputs[position]
-            self._made[value, WHOLE] = self._argument(tensor_of(value))
+            self._new_values[value, WHOLE] = self._add_argument(tensor_of(value))
         for value in (*program.state, *program.inputs):
             self._cut_all(value)
         return tuple(whole)
@@ -299,27 +291,31 @@ class _Rewriter:
             self._cut_all(value)
             if TOTAL in self._needed.get(value, ()):
                 kind = self._parts[value]
-                total = cirh.ReshapeOp(self._made[value, SOME], shape_of(value)).take_origin(op)
+                total = cirh.ReshapeOp(self._new_values[value, SOME], shape_of(value)).take_origin(op)
                 total.attributes[TOTAL_OF] = StringAttr(str(kind))
-                self._made[value, TOTAL] = self._add(total)
+                self._new_values[value, TOTAL] = self._add(total)
 
     def _copy(self, op: CirhOp, form: Form) -> None:
         """Add a copy of an op for one form of its results."""
         pairs = zip(op.operands, self._operand_forms(op, form), strict=True)
-        operands = [self._made[value, wanted] for value, wanted in pairs if wanted is not None]
+        operands = [self._new_values[value, wanted] for value, wanted in pairs if wanted is not None]
         if form == SOME and op in self._with_own_rows:
             assert isinstance(op, cirh.GatherOp | cirh.ScatterNdOp | cirh.ScatterOp)
-            # Places among the rows of this micro-batch.
-            places = self._made[op.indices, SOME]
+            # Indices among the rows of this micro-batch.
+            indices = self._new_values[op.indices, SOME]
             rows = self._rows[op.indices] // self._count
-            first = self._first(rows, tensor_of(places))
+            first = self._first_row(rows, tensor_of(indices))
             operands[list(op.operands).index(op.indices)] = self._add(
-                cirh.SubOp(places, first).take_origin(op)
+                cirh.SubOp(indices, first).take_origin(op)
             )
-        types = [self._type(value, form) for value in op.results]
+        axes = [self._parts[value] if form == SOME else form for value in op.results]
+        types = [
+            _cut_type(tensor_of(value), axis, self._count) if isinstance(axis, int) else tensor_of(value)
+            for value, axis in zip(op.results, axes, strict=True)
+        ]
         properties = self._properties(op, form)
         if isinstance(op, SeededRandomOp) and isinstance(form, int):
-            operands.append(self._first_element(element_count(types[0])))
+            operands.append(self._first_row_scalar(element_count(types[0])))
             properties["elements"] = int_attr(element_count(tensor_of(op.result)))
         value = op.splat_value() if isinstance(form, int) and isinstance(op, cirh.ConstOp) else None
         if value is not None:
@@ -328,29 +324,24 @@ class _Rewriter:
             copy = type(op).create(operands=operands, result_types=types, properties=properties)
         copy.attributes.update(op.attributes)
         self._block.add_op(copy)
-        self._made.update(((old, form), new) for old, new in zip(op.results, copy.results, strict=True))
+        self._new_values.update(((old, form), new) for old, new in zip(op.results, copy.results, strict=True))
         # A rule may admit an op whose shape does not follow from the cut operands.
         if tuple(types) != copy._infer_results():
-            raise NotSplitError(f"{op.name}{_place(op)} has no form for some of the samples")
-        if form == SOME and isinstance(op, cirh.ReduceOp) and self._is_mean_of_samples(op):
+            raise NotSplitError(f"{op.name}{_location(op)} has no form for some of the samples")
+        is_mean = form == SOME and isinstance(op, cirh.ReduceOp) and op.reduce_kind == "MEAN"
+        if is_mean and self._parts[op.results[0]] == "sum" and isinstance(self._operand_parts[op][0], int):
             # Means of equal micro-batches add up to the mean of the batch if each is divided by their number.
             mean = copy.results[0]
             share = cirh.ConstOp.splat(1 / self._count, tensor_of(mean)).take_origin(op)
-            self._made[op.result, SOME] = self._add(cirh.MulOp(mean, self._add(share)).take_origin(op))
-
-    def _is_mean_of_samples(self, op: cirh.ReduceOp) -> bool:
-        sums_samples = self._parts[op.result] == "sum" and isinstance(self._wanted_parts[op][0], int)
-        return sums_samples and op.reduce_kind == "MEAN"
-
-    def _type(self, value: SSAValue, form: Form) -> Tensor:
-        axis = self._parts[value] if form == SOME else form
-        return _cut_type(tensor_of(value), axis, self._count) if isinstance(axis, int) else tensor_of(value)
+            self._new_values[op.results[0], SOME] = self._add(
+                cirh.MulOp(mean, self._add(share)).take_origin(op)
+            )
 
     def _properties(self, op: CirhOp, form: Form) -> dict[str, Attribute]:
         """Return the attributes of a copy, with shapes and bounds for the samples of a micro-batch."""
         properties = dict(op.properties)
         names = SLICED.get(type(op))
-        axis = self._wanted_parts[op][0] if form == SOME and names else None
+        axis = self._operand_parts[op][0] if form == SOME and names else None
         if names and isinstance(axis, int):
             ends = list(getattr(op, names[1]))
             ends[axis] //= self._count
@@ -358,29 +349,30 @@ class _Rewriter:
         return properties
 
     def _cut_all(self, value: SSAValue) -> None:
+        """Cut the samples of this micro-batch out of a whole value, along each dimension that is needed."""
         for axis in sorted(form for form in self._needed.get(value, ()) if isinstance(form, int)):
-            if (value, axis) not in self._made:
-                # Cut the samples of this micro-batch out of the whole value.
+            if (value, axis) not in self._new_values:
                 size = shape_of(value)[axis] // self._count
-                here = self._add(cirh.ArangeOp(size))
-                places = self._add(cirh.AddOp(here, self._first(size, tensor_of(here))))
-                self._made[value, axis] = self._add(cirh.GatherOp(self._made[value, WHOLE], places, axis))
+                offsets = self._add(cirh.ArangeOp(size))
+                rows = self._add(cirh.AddOp(offsets, self._first_row(size, tensor_of(offsets))))
+                whole = self._new_values[value, WHOLE]
+                self._new_values[value, axis] = self._add(cirh.GatherOp(whole, rows, axis))
 
-    def _first(self, size: int, like: Tensor) -> SSAValue:
-        """Return a tensor filled with the place of the first of `size` rows of this micro-batch."""
-        first = self._first_element(size)
+    def _first_row(self, size: int, like: Tensor) -> SSAValue:
+        """Return a tensor filled with the index of the first of `size` rows of this micro-batch."""
+        first = self._first_row_scalar(size)
         if dtype_name(like) != "int32":
             first = self._add(cirh.CastOp(first, like.element_type))
         return self._add(cirh.BroadcastInDimOp(first, like.get_shape(), []))
 
-    def _first_element(self, size: int) -> SSAValue:
-        """Return the place of the first of `size` rows of this micro-batch, of type i32."""
+    def _first_row_scalar(self, size: int) -> SSAValue:
+        """Return the index of the first of `size` rows of this micro-batch, of type i32."""
         if self._number is None:
-            self._number = self._argument(tensor_type([], "int32"))
+            self._number = self._add_argument(tensor_type([], "int32"))
         length = self._add(cirh.ConstOp.splat(size, tensor_type([], "int32")))
         return self._add(cirh.MulOp(self._number, length))
 
-    def _argument(self, tensor: Tensor) -> SSAValue:
+    def _add_argument(self, tensor: Tensor) -> SSAValue:
         return self._block.insert_arg(tensor, len(self._block.args))
 
     def _add(self, op: CirhOp) -> SSAValue:
@@ -392,18 +384,20 @@ class _Rewriter:
         arguments, results = arguments_and_results(self._function)
         block = self._function.body.block
         assert block.last_op is not None
-        returned = [self._made[value, self._complete(value)] for value in block.last_op.operands]
+        returned = [self._new_values[value, self._complete(value)] for value in block.last_op.operands]
         terminator = ReturnOp(*returned)
         self._block.add_op(terminator)
         own = [dict(argument.attributes) for argument in arguments]
         more = len(self._block.args) - len(own)
         own += [{INPUT_NAME: StringAttr(f"more_{index}")} for index in range(more)]
-        given = [dict(result.attributes) for result in results]
-        made = build_graph_function(self._block, terminator, own, given)
-        made.attributes.update(self._function.attributes)
+        result_attributes = [dict(result.attributes) for result in results]
+        function = build_graph_function(self._block, terminator, own, result_attributes)
+        function.attributes.update(self._function.attributes)
         inputs = enumerate(self._program.inputs)
         cut_inputs = tuple(position for position, value in inputs if self._parts[value] != "whole")
-        return MicroStep(ModuleOp([made]), self._count, cut_inputs, whole_inputs, self._number is not None)
+        return MicroStep(
+            ModuleOp([function]), self._count, cut_inputs, whole_inputs, self._number is not None
+        )
 
 
 def _cut_type(tensor: Tensor, axis: int, count: int) -> Tensor:
@@ -421,18 +415,18 @@ def rows_of_samples(op: cirh.ConstOp) -> int | None:
     values = op.to_array()
     if dtype_name(tensor_of(op.result)) not in INTEGERS or values.ndim < 1 or len(values) < 2:
         return None
-    steps = np.diff(values.astype(np.int64), axis=0)
-    row = int(steps.flat[0]) if steps.size else 0
-    return row * len(values) if row > 0 and np.all(steps == row) else None
+    strides = np.diff(values.astype(np.int64), axis=0)
+    rows = int(strides.flat[0]) if strides.size else 0
+    return rows * len(values) if rows > 0 and np.all(strides == rows) else None
 
 
-def _place(op: CirhOp) -> str:
+def _location(op: CirhOp) -> str:
     where = [text for text in (op.node_name and f"'{op.node_name}'", op.source) if text]
     return f" ({', '.join(where)})" if where else ""
 
 
 def _reason(op: CirhOp, parts: Parts) -> str:
-    name = f"{op.name}{_place(op)}"
+    name = f"{op.name}{_location(op)}"
     if isinstance(op, cirh.FusedBatchNormOp | cirh.FusedBatchNormGradOp):
         return f"{name} takes mean and variance over the samples of the whole batch"
     if any(part in (*_SHARES, "after") for part in parts):
@@ -460,15 +454,15 @@ def _root(op: cirh.L2NormOp, value: SSAValue) -> SSAValue:
     """Return the root of the sum of squares of a value, in float32."""
     block = op.parent_block()
     assert block is not None
-    made: list[CirhOp] = []
+    casts: list[CirhOp] = []
     if dtype_name(tensor_of(value)) != "float32":
-        made.append(cirh.CastOp(value, "float32"))
-        value = made[0].results[0]
+        casts.append(cirh.CastOp(value, "float32"))
+        value = casts[0].results[0]
     square = cirh.MulOp(value, value)
     total = cirh.ReduceOp(square.result, "ADD", range(len(shape_of(value))))
     root = cirh.SqrtOp(total.result)
-    for one in (*made, square, total, root):
-        block.insert_op_before(one.take_origin(op), op)
+    for new in (*casts, square, total, root):
+        block.insert_op_before(new.take_origin(op), op)
     return root.result
 
 
@@ -477,16 +471,19 @@ def move_scales_after_sums(module: ModuleOp) -> None:
     # The scale of a clipped gradient of a table follows from all samples, so it is known only after the sum.
     samples = Program(module).per_sample_values
     for op in list(graph_function(module).body.block.ops):
-        while isinstance(op, cirh.ScatterNdOp) and (found := _match_scaled(op.updates, samples)) is not None:
+        while (
+            isinstance(op, cirh.ScatterNdOp)
+            and (found := _match_scaled_rows(op.updates, samples)) is not None
+        ):
             op = _scale_after(op, *found)
 
 
-def _match_scaled(value: SSAValue, samples: frozenset[SSAValue]) -> tuple[SSAValue, SSAValue] | None:
+def _match_scaled_rows(value: SSAValue, samples: frozenset[SSAValue]) -> tuple[SSAValue, SSAValue] | None:
     """Return rows of samples and the scalar that multiplies all of them; None for other values."""
-    made = value.owner
-    if not isinstance(made, cirh.MulOp):
+    product = value.owner
+    if not isinstance(product, cirh.MulOp):
         return None
-    for rows, other in (made.operands, reversed(made.operands)):
+    for rows, other in (product.operands, reversed(product.operands)):
         if rows in samples and other not in samples and isinstance(other.owner, cirh.BroadcastInDimOp):
             scalar = other.owner.x
             if shape_of(scalar) == ():
@@ -502,11 +499,11 @@ def _scale_after(op: cirh.ScatterNdOp, rows: SSAValue, scalar: SSAValue) -> cirh
     total = cirh.ScatterNdOp(op.indices, rows, shape, op.reduce_kind).take_origin(op)
     scale = cirh.BroadcastInDimOp(scalar, shape, []).take_origin(op)
     scaled = cirh.MulOp(total.result, scale.result).take_origin(op)
-    for made in (total, scale, scaled):
-        block.insert_op_before(made, op)
-    multiplied = op.updates.owner
+    for new in (total, scale, scaled):
+        block.insert_op_before(new, op)
+    product = op.updates.owner
     op.result.replace_all_uses_with(scaled.result)
     block.erase_op(op)
-    if isinstance(multiplied, cirh.MulOp) and not multiplied.result.uses:
-        block.erase_op(multiplied)
+    if isinstance(product, cirh.MulOp) and not product.result.uses:
+        block.erase_op(product)
     return total

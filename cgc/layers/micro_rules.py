@@ -1,7 +1,7 @@
 """Rules for micro-batches, op by op: the result of an op whose operands hold some samples of a batch.
 
 A value is a `Part` of the value for the whole batch: the same in all micro-batches ("whole"), some samples
-(the dimension along which they are), a share of a sum ("sum"), or the least or largest of some samples
+(the dimension along which they are), a share of a sum ("sum"), or the minimum or maximum of some samples
 ("min", "max"). A rule holds for contiguous samples, in equal pieces of one dimension.
 """
 
@@ -27,17 +27,17 @@ Part = int | Literal["whole", "sum", "min", "max", "after"]
 class Woven(int):
     """Rows along a dimension, of which every sample has one in each of `outer` groups.
 
-    So [words, samples, width] becomes [words * samples, width]. Ops that work row by row map the rows of some
-    samples to the rows of these samples, in the same order; to be separated they have to be apart again.
+    For example, a reshape of [words, samples, width] to [words * samples, width] weaves the rows. Ops that
+    work row by row keep the rows of some samples in order until a reshape separates groups and samples.
     """
 
     outer: int
 
     def __new__(cls, axis: int, outer: int) -> Woven:
         """Create rows along a dimension, in `outer` groups."""
-        made = super().__new__(cls, axis)
-        made.outer = outer
-        return made
+        woven = super().__new__(cls, axis)
+        woven.outer = outer
+        return woven
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Woven) and (int(self), self.outer) == (int(other), other.outer)
@@ -48,7 +48,7 @@ class Woven(int):
 
 Parts = tuple[Part, ...]
 
-# Parts that the operands have to be ("whole" may be cut into samples), and those of the results.
+# Required parts of the operands ("whole" may be cut into samples), and the parts of the results.
 Found = tuple[Parts, Parts] | None
 
 # First, end and stride of ops that take a part of each dimension.
@@ -58,9 +58,9 @@ SLICED: Mapping[type[CirhOp], tuple[str, str, str]] = {
     cirh.StridedSliceGradOp: ("begin", "end", "strides"),
 }
 
-_AT_PLACES = (Elements.POINTWISE, Elements.CONVERTED)
+_ELEMENTWISE = (Elements.POINTWISE, Elements.CONVERTED)
 
-# Ops that treat all rows alike, in addition to elementwise ones.
+# Ops that work row by row, in addition to elementwise ones.
 _ROW_BY_ROW: tuple[type[CirhOp], ...] = (
     cirh.MatMulOp,
     cirh.DotGeneralOp,
@@ -78,7 +78,7 @@ _ROW_BY_ROW: tuple[type[CirhOp], ...] = (
 
 _GROUPS = (cirh.GroupNormOp, cirh.GroupNormGradOp)
 
-# Ops that make sums of sums, if all operands are sums.
+# Ops whose result is a sum if all operands are sums.
 _SUMS: tuple[type[CirhOp], ...] = (
     cirh.NegOp,
     cirh.ReshapeOp,
@@ -107,26 +107,30 @@ def apply_rule(op: CirhOp, parts: Parts, count: int) -> Found:
     axes = {part for part in parts if isinstance(part, int)}
     if not axes:
         # Keep shares of a sum where a result is linear in them.
-        given = set(parts)
-        if given == {"sum"} and (isinstance(op, _SUMS) or _widens(op)):
-            return parts, same_part("sum", op)
-        if given == {"sum"} and isinstance(op, cirh.ReduceOp) and op.reduce_kind in ("ADD", "MEAN"):
-            return parts, ("sum",)
-        # A product of two shares is no share of the product.
-        once = parts.count("sum") == 1 and given == {"sum", "whole"}
-        if once and isinstance(op, cirh.MulOp | cirh.MatMulOp | cirh.DotGeneralOp):
-            return parts, ("sum",)
-        # Division of integers rounds, so shares do not add up.
+        kinds = set(parts)
         is_float = dtype_name(tensor_of(op.operands[0])) in FLOATS
-        if once and isinstance(op, cirh.DivOp) and parts[0] == "sum" and is_float:
-            return parts, ("sum",)
+        if kinds == {"sum"}:
+            # A cast of floats to float32 loses no bits of a share.
+            is_widening = isinstance(op, cirh.CastOp) and is_float
+            is_widening = is_widening and dtype_name(tensor_of(op.results[0])) == "float32"
+            if isinstance(op, _SUMS) or is_widening:
+                return parts, same_part("sum", op)
+            if isinstance(op, cirh.ReduceOp) and op.reduce_kind in ("ADD", "MEAN"):
+                return parts, ("sum",)
+        # A product of two shares is no share of the product.
+        if parts.count("sum") == 1 and kinds == {"sum", "whole"}:
+            if isinstance(op, cirh.MulOp | cirh.MatMulOp | cirh.DotGeneralOp):
+                return parts, ("sum",)
+            # Division of integers rounds, so shares do not add up.
+            if isinstance(op, cirh.DivOp) and parts[0] == "sum" and is_float:
+                return parts, ("sum",)
         return None
     if any(isinstance(part, Woven) for part in axes):
-        return _of_woven(op, parts, axes, count)
+        return _apply_to_woven_rows(op, parts, axes, count)
     if not all(isinstance(part, int) or part == "whole" for part in parts):
         return None
-    made = _of_samples(op, parts, axes, count)
-    return made if made is not None and _divides(op, made, count) else None
+    found = _apply_to_samples(op, parts, axes, count)
+    return found if found is not None and _divides_samples(op, found, count) else None
 
 
 def same_part(part: Part, op: CirhOp) -> Parts:
@@ -148,19 +152,13 @@ def pointwise(op: CirhOp, axis: int) -> Parts | None:
     return tuple(axis if source == shape else "whole" for source in sources)
 
 
-def _divides(op: CirhOp, made: tuple[Parts, Parts], count: int) -> bool:
+def _divides_samples(op: CirhOp, found: tuple[Parts, Parts], count: int) -> bool:
     """Return True if every dimension of samples can be cut into equal micro-batches."""
-    pairs = (*zip(op.operands, made[0], strict=True), *zip(op.results, made[1], strict=True))
+    pairs = (*zip(op.operands, found[0], strict=True), *zip(op.results, found[1], strict=True))
     return all(not isinstance(part, int) or shape_of(value)[part] % count == 0 for value, part in pairs)
 
 
-def _widens(op: CirhOp) -> bool:
-    """Return True for a cast of floats to float32, which loses no bits of a share."""
-    is_cast = isinstance(op, cirh.CastOp) and dtype_name(tensor_of(op.operands[0])) in FLOATS
-    return is_cast and dtype_name(tensor_of(op.results[0])) == "float32"
-
-
-def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
+def _apply_to_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
     """Apply the rule of an op whose operands have samples along one dimension."""
     rule = _RULES.get(type(op))
     if rule is not None:
@@ -169,51 +167,53 @@ def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
         return None
     (axis,) = axes
     if isinstance(op, AxisOp | ScanOp | cirh.ArgMaxOp | cirh.SoftmaxGradOp):
-        # Apply an op along one dimension, for all places of the others.
+        # These work along another dimension than that of the samples.
         if op.axis == axis:
             return None
-        drops = len(shape_of(op.results[0])) < len(shape_of(op.operands[0]))
-        after = axis - 1 if drops and op.axis < axis else axis
-        return (axis,) * len(op.operands), (after,) * len(op.results)
-    if (wanted := _by_rows(op, axis)) is None and op.TRAITS.elements in _AT_PLACES:
-        wanted = pointwise(op, axis)
-    if wanted is None or not all(part in ("whole", need) for part, need in zip(parts, wanted, strict=True)):
+        drops_axis = len(shape_of(op.results[0])) < len(shape_of(op.operands[0]))
+        result_axis = axis - 1 if drops_axis and op.axis < axis else axis
+        return (axis,) * len(op.operands), (result_axis,) * len(op.results)
+    if (required := _row_operands(op, axis)) is None and op.TRAITS.elements in _ELEMENTWISE:
+        required = pointwise(op, axis)
+    if required is None or not all(
+        part in ("whole", needed) for part, needed in zip(parts, required, strict=True)
+    ):
         return None
     others: Part = "sum" if op.TRAITS.samples is Samples.FIRST else axis
-    return wanted, (axis, *(others,) * (len(op.results) - 1))
+    return required, (axis, *(others,) * (len(op.results) - 1))
 
 
-def _of_woven(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
-    """Keep woven rows in ops that work row by row; a reshape separates them."""
+def _apply_to_woven_rows(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
+    """Apply the rule of an op to woven rows: ops that work row by row keep them, a reshape separates them."""
     (woven, *others) = axes
     if others or not isinstance(woven, Woven) or {*parts} - {woven, "whole"}:
         return None
     if isinstance(op, cirh.ReshapeOp):
         part = _reshape_woven(woven, shape_of(op.operands[0]), shape_of(op.results[0]), count)
         return None if part is None else (parts, (part,))
-    if not isinstance(op, _ROW_BY_ROW) and op.TRAITS.elements not in _AT_PLACES:
+    if not isinstance(op, _ROW_BY_ROW) and op.TRAITS.elements not in _ELEMENTWISE:
         return None
     plain: Parts = tuple(int(part) if isinstance(part, Woven) else part for part in parts)
-    made = _of_samples(op, plain, {int(woven)}, count)
-    if made is None or made[0] != plain or not _divides(op, made, count):
+    found = _apply_to_samples(op, plain, {int(woven)}, count)
+    if found is None or found[0] != plain or not _divides_samples(op, found, count):
         return None  # a whole value would have to be cut along woven rows
-    return parts, tuple(Woven(part, woven.outer) if isinstance(part, int) else part for part in made[1])
+    return parts, tuple(Woven(part, woven.outer) if isinstance(part, int) else part for part in found[1])
 
 
 def _reshape_woven(woven: Woven, before: Sequence[int], after: Sequence[int], count: int) -> Part | None:
     """Return the part after a reshape: plain samples if groups and samples are apart, else woven rows."""
     rows = math.prod(before[: int(woven)])
-    for place, size in enumerate(after):
-        if math.prod(after[:place]) == rows * woven.outer and size % count == 0:
-            return place
-    for place, size in enumerate(after):
-        if math.prod(after[:place]) == rows and size == before[int(woven)]:
-            return Woven(place, woven.outer)
+    for axis, size in enumerate(after):
+        if math.prod(after[:axis]) == rows * woven.outer and size % count == 0:
+            return axis
+    for axis, size in enumerate(after):
+        if math.prod(after[:axis]) == rows and size == before[int(woven)]:
+            return Woven(axis, woven.outer)
     return None
 
 
-def _by_rows(op: CirhOp, axis: int) -> Parts | None:
-    """Return the operands of an op that works along the last dimension, for samples along another one."""
+def _row_operands(op: CirhOp, axis: int) -> Parts | None:
+    """Return the operand parts of an op along the last dimension, for samples along another one."""
     if axis >= len(shape_of(op.operands[0])) - 1 or (axis and isinstance(op, _GROUPS)):
         return None
     if isinstance(op, SampleNormOp):
@@ -224,18 +224,19 @@ def _by_rows(op: CirhOp, axis: int) -> Parts | None:
 
 
 def _reshape(op: CirhOp, parts: Parts, count: int) -> Found:
-    """Follow the samples through a reshape: to a dimension at the same place, or woven with outer ones."""
+    """Follow the samples through a reshape: to a dimension of the same outer size, or woven with others."""
     (axis,) = parts
     assert isinstance(axis, int)
     before, after = shape_of(op.operands[0]), shape_of(op.results[0])
     outer = math.prod(before[:axis])
-    for place, size in enumerate(after):
-        if math.prod(after[:place]) == outer and size % count == 0:
-            return parts, (place,)
-    for place, size in enumerate(after):
-        groups = outer // math.prod(after[:place]) if math.prod(after[:place]) else 0
-        if groups > 1 and groups * math.prod(after[:place]) == outer and size == groups * before[axis]:
-            return parts, (Woven(place, groups),)
+    for new_axis, size in enumerate(after):
+        if math.prod(after[:new_axis]) == outer and size % count == 0:
+            return parts, (new_axis,)
+    for new_axis, size in enumerate(after):
+        new_outer = math.prod(after[:new_axis])
+        groups = outer // new_outer if new_outer else 0
+        if groups > 1 and groups * new_outer == outer and size == groups * before[axis]:
+            return parts, (Woven(new_axis, groups),)
     return None
 
 
@@ -274,7 +275,7 @@ def _slice(op: Any, parts: Parts, count: int) -> Found:
     return (parts, (axis,)) if is_all else None
 
 
-# Part of a reduction of some samples, as a share of that of all.
+# Part of the result if a reduction includes the dimension of the samples.
 _SHARES: Mapping[str, Part] = {
     "ADD": "sum",
     "MEAN": "sum",
@@ -290,8 +291,8 @@ def _reduce(op: Any, parts: Parts, count: int) -> Found:
     axis = parts[0]
     assert isinstance(axis, int)
     if axis not in op.dimensions:
-        gone = 0 if op.keep_dims else sum(dim < axis for dim in op.dimensions)
-        return parts, (axis - gone,)
+        num_removed = 0 if op.keep_dims else sum(dim < axis for dim in op.dimensions)
+        return parts, (axis - num_removed,)
     kind = _SHARES.get(op.reduce_kind)
     if op.reduce_kind in ("AND", "OR") and dtype_name(tensor_of(op.x)) != "bool":
         return None  # bitwise operations on numbers are neither minimum nor maximum
@@ -306,45 +307,38 @@ def _bias_gradient(op: Any, parts: Parts, count: int) -> Found:
 def _matmul(op: Any, parts: Parts, count: int) -> Found:
     rank = len(shape_of(op.a))
     row, column = rank - 2, rank - 1
-    inner = (row if op.transpose_a else column, column if op.transpose_b else row)
-    return _product(parts, inner, [(axis, axis) for axis in range(row)], (row, column))
+    for axis in range(row):
+        if _agree(parts, (axis, axis)):
+            return (axis, axis), (axis,)
+    contracting = (row if op.transpose_a else column, column if op.transpose_b else row)
+    if parts == contracting:
+        return parts, ("sum",)
+    for side, result_axis in enumerate((row, column)):
+        if isinstance(parts[side], int) and parts[side] != contracting[side] and parts[1 - side] == "whole":
+            return parts, (result_axis,)
+    return None
 
 
 def _dot_general(op: Any, parts: Parts, count: int) -> Found:
     """Apply the rule of a general product: batching, contracting and remaining dimensions, in this order."""
-    both = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
+    batching = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
     contracting = list(zip(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions, strict=True))
-    for place, pair in enumerate(both):
+    for result_axis, pair in enumerate(batching):
         if _agree(parts, pair):
-            return pair, (place,)
+            return pair, (result_axis,)
     for pair in contracting:
         if _agree(parts, pair):
             return (pair, ("sum",)) if "whole" not in parts else None
-    used = ({pair[0] for pair in (*both, *contracting)}, {pair[1] for pair in (*both, *contracting)})
-    rest = [
+    lhs, rhs = zip(*batching, *contracting, strict=True) if batching or contracting else ((), ())
+    remaining = [
         (side, axis)
-        for side, operand in enumerate(op.operands)
+        for side, (operand, used) in enumerate(zip(op.operands, (lhs, rhs), strict=True))
         for axis in range(len(shape_of(operand)))
-        if axis not in used[side]
+        if axis not in used
     ]
-    for place, (side, axis) in enumerate(rest, len(both)):
+    for result_axis, (side, axis) in enumerate(remaining, len(batching)):
         if parts[side] == axis and parts[1 - side] == "whole":
-            return parts, (place,)
-    return None
-
-
-def _product(
-    parts: Parts, inner: tuple[int, int], both: Sequence[tuple[int, int]], last: tuple[int, int]
-) -> Found:
-    """Apply the rule of a matrix product: dimensions that are summed, of both operands, and last ones."""
-    for axis, pair in enumerate(both):
-        if _agree(parts, pair):
-            return pair, (axis,)
-    if parts == inner:
-        return parts, ("sum",)
-    for side, place in enumerate(last):
-        if isinstance(parts[side], int) and parts[side] != inner[side] and parts[1 - side] == "whole":
-            return parts, (place,)
+            return parts, (result_axis,)
     return None
 
 
@@ -359,9 +353,9 @@ def _attention(op: CirhOp, parts: Parts, count: int) -> Found:
     if others or axis >= len(shape_of(op.operands[0])) - 2:
         return None
     size = shape_of(op.operands[0])[axis]
-    wanted: Parts = tuple(axis if shape_of(value)[axis] == size else "whole" for value in op.operands)
-    fits = all(part == "whole" or part == need for part, need in zip(parts, wanted, strict=True))
-    return (wanted, (axis,) * len(op.results)) if fits else None
+    required: Parts = tuple(axis if shape_of(value)[axis] == size else "whole" for value in op.operands)
+    fits = all(part == "whole" or part == needed for part, needed in zip(parts, required, strict=True))
+    return (required, (axis,) * len(op.results)) if fits else None
 
 
 def _gather(op: Any, parts: Parts, count: int) -> Found:
@@ -370,8 +364,8 @@ def _gather(op: Any, parts: Parts, count: int) -> Found:
     if table == "whole" and isinstance(index, int):
         return parts, (op.axis + index,)
     if index == "whole" and isinstance(table, int) and table != op.axis:
-        more = len(shape_of(op.indices)) - 1
-        return parts, (table if table < op.axis else table + more,)
+        num_inserted = len(shape_of(op.indices)) - 1
+        return parts, (table if table < op.axis else table + num_inserted,)
     return None
 
 

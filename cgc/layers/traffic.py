@@ -39,13 +39,13 @@ def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
 
     found = []
     for layer in schedule.layers:
-        computed = [call for call in (layer.forward, layer.backward) if call]
-        made = {value for call in computed for value in call.results}
+        wafer_calls = [call for call in (layer.forward, layer.backward) if call]
+        results = {value for call in wafer_calls for value in call.results}
         found.append(
             LayerTraffic(
                 weights=total(_arguments(layer.forward) & state),
                 backward_weights=total(_arguments(layer.backward) & state),
-                gradients=total(made & updated),
+                gradients=total(results & updated),
                 stash=total((set(layer.forward.results) & backward) if layer.forward else ()),
                 update=total(
                     number
@@ -58,19 +58,19 @@ def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
 
 
 def peak_bytes(schedule: Schedule) -> int:
-    """Return the peak bytes of activations on the wafer: made by a call, read by a later one."""
+    """Return the peak bytes of activations on the wafer: results of a call that a later call reads."""
     size, calls = schedule.sizes, list(schedule.wafer_calls())
-    last = {value: index for index, call in enumerate(calls) for value in call.arguments}
+    last_use = {value: index for index, call in enumerate(calls) for value in call.arguments}
     state = frozenset(schedule.state.values())
-    leaving: dict[int, list[int]] = {}
+    freed_after: dict[int, list[int]] = {}
     live = peak = 0
     for index, call in enumerate(calls):
         for value in call.results:
-            if last.get(value, -1) > index and value not in state:
+            if last_use.get(value, -1) > index and value not in state:
                 live += size[value]
-                leaving.setdefault(last[value], []).append(value)
+                freed_after.setdefault(last_use[value], []).append(value)
         peak = max(peak, live)
-        live -= sum(size[value] for value in leaving.pop(index, ()))
+        live -= sum(size[value] for value in freed_after.pop(index, ()))
     return peak
 
 

@@ -55,7 +55,7 @@ def bounds(graph: ContestGraph, curves: Sequence[KernelCurves], wires: bool = Tr
     tiles = graph.width * graph.height
 
     def area(target: float) -> int:
-        return sum(count * distinct[key].least_area(target) for key, count in counts.items())
+        return sum(count * distinct[key].min_area(target) for key, count in counts.items())
 
     if area(_LARGEST_TARGET) > tiles:
         raise ContestError(

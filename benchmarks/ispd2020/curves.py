@@ -17,7 +17,7 @@ from benchmarks.ispd2020.model import COPIES, ContestGraph, Convolution, Kernel,
 from cgc.kernels.configurations import useful_splits
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.problem import Floorplan, Problem, Weights
-from cgc.placement.engine.tree import NEVER, Floats, Ints, Node
+from cgc.placement.engine.tree import NO_EXTENT, Floats, Ints, Node
 
 Pair = tuple[int, int]
 """Values of h' and w'."""
@@ -166,7 +166,7 @@ class KernelCurves:
         weights = conv.inputs / safe * conv.outputs / needed * conv.filter_rows * conv.filter_columns
         memory = weights + conv.activations / product * conv.outputs / needed
         needed = needed.astype(np.int64) + (memory > self._memlimit)
-        needed[(inputs < 1) | (needed > conv.outputs)] = NEVER
+        needed[(inputs < 1) | (needed > conv.outputs)] = NO_EXTENT
         return time.astype(np.float64), needed
 
     def at(self, target: float) -> Curve:
@@ -175,7 +175,7 @@ class KernelCurves:
         if curve is None:
             upright = np.minimum.accumulate(self._widths(target).min(axis=0))
             turned = np.searchsorted(-upright, -np.arange(self._limit + 1)).astype(np.int64)
-            turned[turned > self._limit] = NEVER
+            turned[turned > self._limit] = NO_EXTENT
             if len(self._curves) >= _KEPT_CURVES:
                 del self._curves[next(iter(self._curves))]
             curve = self._curves[target] = Curve(upright, np.minimum(upright, turned))
@@ -194,9 +194,9 @@ class KernelCurves:
             # More channels than there are help nobody, and the target of free time is infinite.
             channels = np.floor(np.minimum(target / time, conv.outputs) + _SLACK).astype(np.int64)
             outputs = -(-conv.outputs // np.maximum(channels, 1))
-            outputs[channels < 1] = NEVER
+            outputs[channels < 1] = NO_EXTENT
             total += COPIES * self._given(conv, np.maximum(outputs, needed))
-        self._last_widths = target, np.minimum(total, NEVER)
+        self._last_widths = target, np.minimum(total, NO_EXTENT)
         return self._last_widths[1]
 
     def _given(self, conv: Convolution, outputs: Ints) -> Ints:
@@ -204,9 +204,9 @@ class KernelCurves:
         last = self._fixed.last
         if last is None or conv is not self._convolutions[self._fixed.last_convolution]:
             return outputs
-        return np.where(outputs <= last, last, NEVER)
+        return np.where(outputs <= last, last, NO_EXTENT)
 
-    def least_area(self, target: float) -> int:
+    def min_area(self, target: float) -> int:
         """Tiles of the smallest rectangle of time <= target; at least `NEVER` where there is none."""
         heights = np.arange(self._limit + 1)
         return int((self.at(target).upright * np.maximum(heights, 1)).min())

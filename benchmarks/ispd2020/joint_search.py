@@ -25,8 +25,8 @@ from benchmarks.ispd2020.labels import (
 from benchmarks.ispd2020.model import ContestGraph, Convolution
 from cgc.placement.engine.anneal import MOVES, Stop, replace_leaf
 from cgc.placement.engine.problem import Problem, Weights
-from cgc.placement.engine.starts import band_trees, column_trees, flow_order, short_order
-from cgc.placement.engine.tree import NEVER, Box, Ints, Node
+from cgc.placement.engine.starts import band_trees, column_trees, flow_order, shorten_order
+from cgc.placement.engine.tree import NO_EXTENT, Box, Ints, Node
 
 FIXED_TARGET = 1.0
 """Stands for every time, as all rectangles are fixed."""
@@ -67,7 +67,7 @@ class _Rectangle:
 def _curve(graph: ContestGraph, label: Label) -> Ints:
     """The least extent of a label's rectangle, turned or not, in one direction by that in the other."""
     short, long = sorted((label.width, label.height))
-    curve = np.full(max(graph.width, graph.height) + 1, NEVER, dtype=np.int64)
+    curve = np.full(max(graph.width, graph.height) + 1, NO_EXTENT, dtype=np.int64)
     curve[short:] = long
     curve[long:] = short
     return curve
@@ -292,7 +292,7 @@ class JointSearch:
         sizes = [min(label.width, label.height) for label in labels]
         order = flow_order(len(labels), problem.edges)
         moves = _ORDER_MOVES_PER_KERNEL * len(labels)
-        order = short_order(order, problem.edges, sizes, moves, self._rng, self._stop)
+        order = shorten_order(order, problem.edges, sizes, moves, self._rng, self._stop)
         trees: list[Node] = []
         for share in _HEIGHTS:
             height = int(self._graph.height * share)

@@ -20,7 +20,7 @@ from benchmarks.ispd2020.model import COPIES, ContestGraph, Convolution, Kernel,
 from benchmarks.ispd2020.score import LAST_CONVOLUTION
 from cgc.kernels.configurations import useful_splits
 from cgc.placement.engine.anneal import Stop
-from cgc.placement.engine.tree import NEVER, Floats, Ints
+from cgc.placement.engine.tree import NO_EXTENT, Floats, Ints
 
 _AREA_SLACK, _SPARE_SHARE = 1.5, 0.2
 """Labels may take this much more than the smallest area at their target where they match others, or this
@@ -100,7 +100,7 @@ class _Layouts:
 
     @property
     def width(self) -> Ints:
-        width: Ints = np.minimum(COPIES * self.outputs.sum(axis=1), NEVER)
+        width: Ints = np.minimum(COPIES * self.outputs.sum(axis=1), NO_EXTENT)
         return width
 
     def where(self, mask: NDArray[np.bool_] | Ints) -> _Layouts:
@@ -118,8 +118,8 @@ class _Layouts:
         width, height = self.width, self.height
         short, long = np.minimum(width, height), np.maximum(width, height)
         fits = (short <= min(graph.width, graph.height)) & (long <= max(graph.width, graph.height))
-        area = np.where(fits, width * height, NEVER * NEVER)
-        least = int(area.min(initial=NEVER * NEVER))
+        area = np.where(fits, width * height, NO_EXTENT * NO_EXTENT)
+        least = int(area.min(initial=NO_EXTENT * NO_EXTENT))
         spare = _SPARE_SHARE * graph.width * graph.height / len(graph.kernels)
         return self.where(fits & (area <= max(_AREA_SLACK * least, spare)))
 
@@ -203,12 +203,12 @@ def _least_outputs(
     """The least k' that keeps target and memory, `NEVER` where none does."""
     points = -(-conv.rows // rows) * -(-conv.columns // columns) * -(-conv.inputs // inputs)
     channels = np.floor(np.minimum(target / (points * conv.passes), conv.outputs) + 1e-9).astype(np.int64)
-    for_time = np.where(channels < 1, NEVER, -(-conv.outputs // np.maximum(channels, 1)))
+    for_time = np.where(channels < 1, NO_EXTENT, -(-conv.outputs // np.maximum(channels, 1)))
     words = conv.inputs / inputs * conv.filter_rows * conv.filter_columns
     words = (words + conv.activations / (rows * columns)) * conv.outputs
     for_memory = np.ceil(words / graph.memlimit * (1 + 1e-9)).astype(np.int64)
     needed = np.maximum(for_time, for_memory)
-    return np.where(needed > conv.outputs, NEVER, needed)
+    return np.where(needed > conv.outputs, NO_EXTENT, needed)
 
 
 def _menu(kernel: Kernel, found: _Layouts) -> Menu:

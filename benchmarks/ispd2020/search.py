@@ -12,9 +12,9 @@ from benchmarks.ispd2020.curves import ContestProblem, KernelCurves, step
 from benchmarks.ispd2020.format import ContestError
 from benchmarks.ispd2020.model import ContestGraph
 from cgc.placement.engine.anneal import Schedule, Stop, anneal
-from cgc.placement.engine.packing import MOST_KERNELS
+from cgc.placement.engine.packing import MAX_COLUMN_KERNELS
 from cgc.placement.engine.problem import Floorplan
-from cgc.placement.engine.starts import DENSE, band_trees, column_trees, fit_hard, flow_order, short_order
+from cgc.placement.engine.starts import DENSE, band_trees, column_trees, fit_tight, flow_order, shorten_order
 from cgc.placement.engine.tree import Node
 
 _BAND_SCAN, _COLUMN_SCAN, _LARGEST_SPAN = (1.15, 1.05), (1.04, 1.008), 1e4
@@ -132,11 +132,11 @@ class Search:
         flow = flow_order(len(sizes), problem.edges)
         moves = _ORDER_MOVES_PER_KERNEL * len(sizes)
         self._first(flow)
-        short = short_order(flow, problem.edges, sizes, moves, self._rng, scan_stop)
+        short = shorten_order(flow, problem.edges, sizes, moves, self._rng, scan_stop)
         orders = [flow] if short == flow else [short, flow]
         for order in orders:
             self._scan(order, self._bands, _BAND_SCAN, scan_stop)
-        if len(flow) <= MOST_KERNELS:
+        if len(flow) <= MAX_COLUMN_KERNELS:
             for order in orders:
                 self._scan(order, self._columns, _COLUMN_SCAN, scan_stop)
         scanned = not scan_stop()
@@ -154,7 +154,7 @@ class Search:
         plan = first_floorplan(self.problem, self.bounds.time, _FINE_FIRST_STEP, self._first_stop)
         if plan is None:
             target = self.bounds.time * _LARGEST_SPAN
-            plan = fit_hard(self.problem, target, self._moves, self._rng, self._first_stop)
+            plan = fit_tight(self.problem, target, self._moves, self._rng, self._first_stop)
         if plan is not None:
             self._keep(plan)
             self._starts.append(_Start(plan.objective, 0, plan.tree, plan.target))
@@ -217,7 +217,7 @@ class Search:
     def _bands(self, order: list[int], target: float, _: Stop) -> Iterator[Node]:
         """Bands in boxes of some sizes."""
         width, height = self.graph.width, self.graph.height
-        area = sum(curve.least_area(target) for curve in self.problem.kernel_curves)
+        area = sum(curve.min_area(target) for curve in self.problem.kernel_curves)
         for room in _ROOMS:
             share = math.sqrt(min(1.0, room * area / (width * height)))
             yield from band_trees(self.problem, order, target, int(width * share), int(height * share))

@@ -139,7 +139,7 @@ def _check_replicas(replicas: ReplicaChoice) -> tuple[str, ...]:
 def _replica_notice(best: Replicated, tried: Sequence[Replicated]) -> str:
     """Return a notice why auto chose a number, with the rates of one copy and of the adjacent numbers."""
     at = tried.index(best)
-    single = best.one
+    single = best.per_replica
     start = (
         f"num_replicas auto: {best.count:,}, the best predicted rate of the numbers that fit and divide the "
         f"batch: {best.samples_per_s:,.0f} samples/s. One copy takes {single.active_pes:,} PEs"

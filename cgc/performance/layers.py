@@ -1,6 +1,6 @@
-"""Step time with weight streaming: the weights of the next layer are prefetched while a layer computes.
+"""Step time with weight streaming: while a layer computes, the weights of the next one are prefetched.
 
-    pass = fetch_1 + sum(max(compute_l + latency, fetch_{l+1}, gradients out_{l-1}))
+    pass = fetch_1 + sum(max(compute_l + latency, fetch_{l+1}, gradients_{l-1}))
 
 A batch whose activations exceed the memory of the wafer is split into micro-batches, and the weights are
 streamed again for each of them.
@@ -26,17 +26,17 @@ from cgc.placement.replicas import Copies, place_copies
 from cs_toolkit.fabric import Fabric
 
 # Latency of one part of a layer, in seconds. Rates measured on one CS-2 (arXiv 2409.00287, tables IV and V;
-# BERT, 2.7 and 13 billion parameters) fit 4.5 ms per layer, forward and backward part together, and
-# 1.9e15 FLOP/s, to 25 %. FC-MNIST with small batches agrees.
-PART_S = 4.5e-3 / 2
+# BERT, 2.7 and 13 billion parameters) agree within 25 % with 4.5 ms per layer, forward and backward part
+# together, and 1.9e15 FLOP/s. FC-MNIST with small batches agrees as well.
+PART_LATENCY_S = 4.5e-3 / 2
 
 # Bandwidth of weight updates in MemoryX: 22 weight servers, as in published logs, with the memory of an
 # EPYC 7713 (eight channels DDR4-3200), the processor of Andromeda's servers. The efficiency of a server was
 # not published.
 UPDATE_BYTES_PER_S = 22 * 204.8e9
 
-# Micro-batches to try above the least number: smaller ones may be shared better by the copies of a layer.
-_MORE_MICRO_BATCHES = 8
+# Micro-batches to try above the minimum number: copies of a layer may share smaller ones more equally.
+_MAX_EXTRA_MICRO_BATCHES = 8
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LayerCost:
         backward_cycles: cycles per sample of the backward part, 0 without one.
         copies: copies of the layer on the wafer, which share the samples.
         held_bytes: memory of the kernels.
-        traffic: bytes streamed to and from the wafer.
+        traffic: bytes that are streamed to and from the wafer.
     """
 
     forward_cycles: float
@@ -65,7 +65,7 @@ class LayerTime:
     Attributes:
         compute_s: compute of both parts.
         latency_s: latency of both parts.
-        exposed_s: transfers that both parts do not hide; for the first layer including its initial fetch.
+        exposed_s: transfers that compute does not hide; for the first layer, its initial fetch as well.
     """
 
     compute_s: float
@@ -95,10 +95,10 @@ class StreamedPerformance:
     parts: dict[Bound, float]
 
     @property
-    def fits_at_once(self) -> bool:
+    def fits_unsplit(self) -> bool:
         """True if the batch is split although the wafer has room for all of its activations."""
-        waiting = self.micro_batches * self.activation_bytes
-        return self.micro_batches > 1 and waiting <= self.activation_room_bytes
+        total_bytes = self.micro_batches * self.activation_bytes
+        return self.micro_batches > 1 and total_bytes <= self.activation_room_bytes
 
     @property
     def step_s(self) -> float:
@@ -152,10 +152,12 @@ def estimate_streamed_step(
         return _estimate_split(
             layers, batch_size, micro_batches, memory, joined_update=joined_update, fabric=fabric
         )
-    least = 1
+    min_count = 1
     if peak_bytes > room:
-        least = math.ceil(batch_size / max(1, math.floor(batch_size * room / peak_bytes)))
-    counts = range(least, min(batch_size, least + _MORE_MICRO_BATCHES) + 1) if least > 1 else (1,)
+        min_count = math.ceil(batch_size / max(1, math.floor(batch_size * room / peak_bytes)))
+    counts = (
+        range(min_count, min(batch_size, min_count + _MAX_EXTRA_MICRO_BATCHES) + 1) if min_count > 1 else (1,)
+    )
     found = (
         _estimate_split(
             layers, batch_size, count, (peak_bytes, room), joined_update=joined_update, fabric=fabric
@@ -174,27 +176,27 @@ def _estimate_split(
     joined_update: bool,
     fabric: Fabric,
 ) -> StreamedPerformance:
-    """Estimate a step of `count` micro-batches; `memory` is the peak and the room of activations in bytes."""
+    """Estimate a step of `count` micro-batches; `memory` is the peak and the room of activation bytes."""
     micro_batch = math.ceil(batch_size / count)
     passes = _list_passes(layers, micro_batch, fabric)
     # A pass overlaps with the weights of the next pass and with the gradients of the previous one.
-    fetched = [one.fetch_s for one in passes[1:]] + [0.0]
-    leaving = [0.0] + [one.out_s for one in passes[:-1]]
+    prefetches = [pass_.fetch_s for pass_ in passes[1:]] + [0.0]
+    gradients = [0.0] + [pass_.out_s for pass_ in passes[:-1]]
     exposed = [
-        max(0.0, max(fetch, out) - one.busy_s)
-        for one, fetch, out in zip(passes, fetched, leaving, strict=True)
+        max(0.0, max(fetch, out) - pass_.busy_s)
+        for pass_, fetch, out in zip(passes, prefetches, gradients, strict=True)
     ]
     first_fetch = passes[0].fetch_s
     compute, latency, waits = ([0.0] * len(layers) for _ in range(3))
     waits[0] = first_fetch
-    for one, wait in zip(passes, exposed, strict=True):
-        compute[one.layer] += count * one.compute_s
-        latency[one.layer] += count * one.latency_s
-        waits[one.layer] += count * wait
-    once = sum(one.latency_s for one in passes) + sum(exposed)
+    for pass_, wait in zip(passes, exposed, strict=True):
+        compute[pass_.layer] += count * pass_.compute_s
+        latency[pass_.layer] += count * pass_.latency_s
+        waits[pass_.layer] += count * wait
+    once = sum(pass_.latency_s for pass_ in passes) + sum(exposed)
     parts: dict[Bound, float] = {
         "compute": sum(compute),
-        "latency": sum(one.latency_s for one in passes),
+        "latency": sum(pass_.latency_s for pass_ in passes),
         "weight bandwidth": sum(exposed) + first_fetch,
         "activation memory": (count - 1) * once,
         "update": _update_s(layers, passes, joined_update=joined_update),
@@ -205,51 +207,55 @@ def _estimate_split(
 
 
 def activation_room(layers: Sequence[LayerCost], fabric: Fabric) -> int:
-    """Return the bytes of the wafer available to activations: all but a layer and prefetched weights."""
-    taken = max(layer.held_bytes + layer.copies * layer.traffic.weights for layer in layers)
-    return max(0, fabric.memory_bytes - taken)
+    """Return the bytes that the largest layer and its prefetched weights leave for activations."""
+    used = max(layer.held_bytes + layer.copies * layer.traffic.weights for layer in layers)
+    return max(0, fabric.memory_bytes - used)
 
 
 def _list_passes(layers: Sequence[LayerCost], samples: int, fabric: Fabric) -> list[_Pass]:
-    """Return the parts of all layers in execution order, with both parts of the last layer as one."""
+    """Return the parts of all layers in execution order; both parts of the last layer are one pass."""
     link = fabric.io_bytes_per_s
 
-    def make_pass(index: int, cycles: float, latency_s: float, fetched: int, out: int) -> _Pass:
+    def make_pass(index: int, cycles: float, latency_s: float, fetch_bytes: int, out_bytes: int) -> _Pass:
         samples_of_copy = math.ceil(samples / layers[index].copies)
         compute_s = samples_of_copy * cycles / fabric.clock_hz
-        return _Pass(index, compute_s, latency_s, fetched / link, out / link)
+        return _Pass(index, compute_s, latency_s, fetch_bytes / link, out_bytes / link)
 
     last = len(layers) - 1
     forward = [
-        make_pass(index, layer.forward_cycles, PART_S, layer.traffic.weights, 0)
+        make_pass(index, layer.forward_cycles, PART_LATENCY_S, layer.traffic.weights, 0)
         for index, layer in enumerate(layers[:last])
     ]
-    end = layers[last]
-    both = PART_S * (2 if end.backward_cycles else 1)
-    cycles = end.forward_cycles + end.backward_cycles
-    turning_point = make_pass(last, cycles, both, end.traffic.weights, end.traffic.gradients)
+    last_layer = layers[last]
+    latency_s = PART_LATENCY_S * (2 if last_layer.backward_cycles else 1)
+    cycles = last_layer.forward_cycles + last_layer.backward_cycles
+    last_pass = make_pass(last, cycles, latency_s, last_layer.traffic.weights, last_layer.traffic.gradients)
     backward = [
         make_pass(
-            index, layer.backward_cycles, PART_S, layer.traffic.backward_weights, layer.traffic.gradients
+            index,
+            layer.backward_cycles,
+            PART_LATENCY_S,
+            layer.traffic.backward_weights,
+            layer.traffic.gradients,
         )
         for index, layer in reversed(list(enumerate(layers[:last])))
         if layer.backward_cycles
     ]
-    return [*forward, turning_point, *backward]
+    return [*forward, last_pass, *backward]
 
 
 def _update_s(layers: Sequence[LayerCost], passes: Sequence[_Pass], *, joined_update: bool) -> float:
-    """Return the seconds of the update that neither the backward nor the next forward pass hides."""
+    """Return the seconds of the update that the backward and the next forward pass do not hide."""
     seconds = [layer.traffic.update / UPDATE_BYTES_PER_S for layer in layers]
     if joined_update:
-        forward = [one.busy_s for one in passes[: len(layers)]]
+        forward = [pass_.busy_s for pass_ in passes[: len(layers)]]
         waits = (max(0.0, after - busy) for busy, (_, after) in zip(forward, pairwise(seconds), strict=False))
         return passes[-1].out_s + seconds[0] + sum(waits)
     done = now = 0.0
-    for one in passes:
-        now += one.busy_s
-        if one.out_s:
-            done = max(done, now + one.out_s) + seconds[one.layer]
+    for pass_ in passes:
+        now += pass_.busy_s
+        if pass_.out_s:
+            done = max(done, now + pass_.out_s) + seconds[pass_.layer]
     return max(0.0, done - now)
 
 
@@ -282,7 +288,7 @@ class LayerPlan:
         if self.copies is None or self.graph is None:
             return None
         layouts = self.copies.placement.layouts
-        return max(self.graph.kernels, key=lambda one: layouts[one.name].compute_cycles)
+        return max(self.graph.kernels, key=lambda kernel: layouts[kernel.name].compute_cycles)
 
 
 @dataclass(frozen=True)
@@ -312,10 +318,10 @@ def place_layers(step: StreamedStep, fabric: Fabric) -> tuple[PlacedLayer, ...]:
     found = []
     traffic = layer_traffic(step.schedule)
     names = layer_names(step)
-    for index, (calls, moved) in enumerate(zip(step.schedule.layers, traffic, strict=True)):
+    for index, (calls, layer_bytes) in enumerate(zip(step.schedule.layers, traffic, strict=True)):
         name = names[index]
-        if max(moved.weights, moved.backward_weights) > fabric.memory_bytes:
-            raise _weights_too_large(name, moved, whole_layer(step, index), fabric)
+        if max(layer_bytes.weights, layer_bytes.backward_weights) > fabric.memory_bytes:
+            raise _weights_too_large(name, layer_bytes, whole_layer(step, index), fabric)
         kind = tuple(call and call.function for call in (calls.forward, calls.backward))
         if kind not in plans:
             plans[kind] = _plan_layer(len(plans), name, whole_layer(step, index), fabric)
@@ -334,7 +340,7 @@ def layer_costs(
         recomputed: indices of the layers whose backward part recomputes the forward part.
     """
     costs = []
-    for index, (layer, moved) in enumerate(zip(layers, layer_traffic(step.schedule), strict=True)):
+    for index, (layer, layer_bytes) in enumerate(zip(layers, layer_traffic(step.schedule), strict=True)):
         plan = layer.plan
         recompute_cycles = plan.forward_cycles if index in recomputed else 0.0
         costs.append(
@@ -343,7 +349,7 @@ def layer_costs(
                 backward_cycles=plan.backward_cycles + recompute_cycles,
                 copies=plan.copies.count if plan.copies else 1,
                 held_bytes=plan.copies.held_bytes if plan.copies else 0,
-                traffic=moved,
+                traffic=layer_bytes,
             )
         )
     return tuple(costs)

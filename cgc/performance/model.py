@@ -14,8 +14,8 @@ from cs_toolkit.fabric import Fabric
 INPUT = "host input"  # name of the bottleneck if the Ethernet links are slower than every kernel
 MEMORY = "memory"  # limit of a pipeline in which samples wait for memory for their activations
 
-# Share of the pipeline's cycles from which a kernel that cannot be faster counts as a bottleneck.
-_AT_THE_PACE = 0.998
+# A kernel that cannot be faster is the bottleneck if it takes at least this share of the pipeline's cycles.
+_BOTTLENECK_SHARE = 0.998
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ class Performance:
 def estimate(graph: KernelGraph, placement: Placement, fabric: Fabric, replicas: int = 1) -> Performance:
     """Estimate the speed of a placed graph; one sample leaves the pipeline every `deltat_cycles`.
 
-    The slowest kernel sets the interval between samples, unless the host links are slower. If fewer samples
-    are in flight than the kernels could process, every stage waits, and the overall cycles are the interval
-    that the memory for activations allows.
+    The slowest kernel sets the interval between samples, unless the host links are slower. If memory for
+    activations limits the samples in flight, every stage waits, and this limit sets the interval.
 
     Args:
         graph: the kernels.
@@ -78,30 +77,34 @@ def estimate(graph: KernelGraph, placement: Placement, fabric: Fabric, replicas:
         replicas: copies of the graph that share the host links; the estimate is for one of them.
     """
     layouts = {kernel.name: placement.layouts[kernel.name] for kernel in graph.kernels}
-    waiting = placement.interval_cycles if placement.fill < 1 else 0
-    compute = max(waiting, *(layout.compute_cycles for layout in layouts.values()))
+    memory_interval = placement.interval_cycles if placement.fill < 1 else 0
+    compute = max(memory_interval, *(layout.compute_cycles for layout in layouts.values()))
     input_cycles = fabric.input_cycles(replicas * graph.input_bytes_per_sample)
     streams = [_stream_cycles(kernel, layouts[kernel.name]) for kernel in graph.kernels]
-    transmission = max(waiting, input_cycles, *streams)
-    pace = max(compute, transmission)
+    transmission = max(memory_interval, input_cycles, *streams)
+    interval = max(compute, transmission)
     active = sum(layout.area for layout in layouts.values())
     busy = sum(layout.busy_pe_cycles for layout in layouts.values())
-    bottleneck = _find_fullest(graph, layouts) if pace == waiting else _find_bottleneck(graph, layouts, pace)
+    bottleneck = (
+        _find_fullest(graph, layouts)
+        if interval == memory_interval
+        else _find_bottleneck(graph, layouts, interval)
+    )
     return Performance(
-        overall=_figures(compute, transmission, active, busy, pace, fabric),
+        overall=_figures(compute, transmission, active, busy, interval, fabric),
         kernels={
             name: _figures(
                 layout.compute_cycles,
                 layout.transmission_cycles,
                 layout.area,
                 layout.busy_pe_cycles,
-                pace,
+                interval,
                 fabric,
             )
             for name, layout in layouts.items()
         },
         bottleneck=bottleneck,
-        limit=MEMORY if pace == waiting else _limit_of(layouts.get(bottleneck)),
+        limit=MEMORY if interval == memory_interval else _limit_of(layouts.get(bottleneck)),
     )
 
 
@@ -117,23 +120,23 @@ def _stream_cycles(kernel: Kernel, layout: Configuration) -> int:
     # computed. This explains published reports of sequence models: the overall transmission is within 2.2 %
     # of the overall cycles, although no kernel's own links are as busy.
     rows = kernel.parameters.get("rows", 1)
-    paced = (layout.compute_cycles * (rows - 1) + layout.transmission_cycles) // rows
-    return max(layout.transmission_cycles, paced)
+    streaming = (layout.compute_cycles * (rows - 1) + layout.transmission_cycles) // rows
+    return max(layout.transmission_cycles, streaming)
 
 
-def _find_bottleneck(graph: KernelGraph, layouts: Mapping[str, Configuration], pace: int) -> str:
-    """Return the largest of the slowest kernels, preferably one that no rectangle makes faster."""
-    slowest = [kernel for kernel in graph.kernels if layouts[kernel.name].cycles == pace]
+def _find_bottleneck(graph: KernelGraph, layouts: Mapping[str, Configuration], interval: int) -> str:
+    """Return the largest of the slowest kernels, preferably one that is not faster in any rectangle."""
+    slowest = [kernel for kernel in graph.kernels if layouts[kernel.name].cycles == interval]
     if not slowest:
         return INPUT
-    # A kernel that cannot be faster counts even slightly below `pace`: the others were sized to match it.
-    fixed = [
+    # Other kernels were sized to match a kernel that cannot be faster, and may be slightly slower.
+    at_limit = [
         kernel
         for kernel in graph.kernels
-        if (cycles := layouts[kernel.name].cycles) >= _AT_THE_PACE * pace
+        if (cycles := layouts[kernel.name].cycles) >= _BOTTLENECK_SHARE * interval
         and int(configurations(kernel).cycles.min()) == cycles
     ]
-    return max(fixed or slowest, key=lambda kernel: layouts[kernel.name].area).name
+    return max(at_limit or slowest, key=lambda kernel: layouts[kernel.name].area).name
 
 
 def _find_fullest(graph: KernelGraph, layouts: Mapping[str, Configuration]) -> str:
@@ -144,7 +147,7 @@ def _find_fullest(graph: KernelGraph, layouts: Mapping[str, Configuration]) -> s
 
 
 def _figures(
-    compute: int, transmission: int, active_pes: int, busy_pe_cycles: float, pace: int, fabric: Fabric
+    compute: int, transmission: int, active_pes: int, busy_pe_cycles: float, interval: int, fabric: Fabric
 ) -> Figures:
     deltat = max(compute, transmission)
     return Figures(
@@ -155,6 +158,6 @@ def _figures(
         transmission_samples_per_s=fabric.clock_hz / transmission,
         active_pes=active_pes,
         active_pes_percent=100 * active_pes / fabric.processing_elements,
-        compute_utilization_percent=min(100.0, 100 * busy_pe_cycles / (active_pes * pace)),
+        compute_utilization_percent=min(100.0, 100 * busy_pe_cycles / (active_pes * interval)),
         deltat_cycles=deltat,
     )

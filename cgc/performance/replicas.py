@@ -1,7 +1,7 @@
 """Replicas of a model on one wafer: their total throughput, and the cost of the gradient all-reduce.
 
-Every replica computes an equal share of the samples of a step. Its pipeline then drains, the gradients of all
-replicas are summed, and every replica updates its own weights:
+Every replica computes an equal share of the samples of a step. Then its pipeline drains, the gradients of all
+replicas are summed, and every replica updates its copy of the weights:
 
     step = samples of a replica * cycles per sample + drain + all-reduce
 
@@ -56,14 +56,14 @@ class Replicated:
     Attributes:
         graph: kernels of one replica.
         boxes: placement of the replicas.
-        one: estimates of one replica, which shares the host links with the others, without the exchange.
-        performance: estimates of all replicas together; cycles, and figures of kernels, are per replica.
+        per_replica: estimates of one replica, without the exchange; the host links are shared by all.
+        performance: estimates of all replicas together; cycles and figures of kernels are those of one.
         exchange: cost of the exchange per step; zero for evaluation and for a single replica.
     """
 
     graph: KernelGraph
     boxes: Boxes
-    one: Figures
+    per_replica: Figures
     performance: Performance
     exchange: Exchange
 
@@ -85,7 +85,7 @@ class Replicated:
     @property
     def step_cycles(self) -> int:
         """Cycles between two steps."""
-        return self.samples * self.one.deltat_cycles + self.exchange.cycles
+        return self.samples * self.per_replica.deltat_cycles + self.exchange.cycles
 
     @property
     def samples_per_s(self) -> float:
@@ -111,7 +111,7 @@ def replicate(graph: KernelGraph, fabric: Fabric, count: int) -> Replicated:
     found = _place_best_grid(graph, fabric, count)
     if found is not None:
         return found
-    raise _too_many(graph, fabric, count)
+    raise _too_many_error(graph, fabric, count)
 
 
 def choose_replicas(graph: KernelGraph, fabric: Fabric) -> tuple[Replicated, tuple[Replicated, ...]]:
@@ -127,10 +127,10 @@ def choose_replicas(graph: KernelGraph, fabric: Fabric) -> tuple[Replicated, tup
     Raises:
         PlacementError: not even one replica fits.
     """
-    most = _most_by_area(graph, fabric)
+    max_count = _max_by_area(graph, fabric)
     tried = []
     for count in _divisors(graph.batch_size):
-        if count > max(1, most):
+        if count > max(1, max_count):
             break
         found = _place_best_grid(graph, fabric, count)
         if found is None:
@@ -158,21 +158,23 @@ def select_replicas(
     return replicate(graph, fabric, choice), ()
 
 
-def _too_many(graph: KernelGraph, fabric: Fabric, count: int) -> ReplicaError:
+def _too_many_error(graph: KernelGraph, fabric: Fabric, count: int) -> ReplicaError:
     """Return the error for replicas that do not fit, with the largest number that does."""
     needed = shortage(graph.kernels, fabric).needed_pes
     fewer = [number for number in _divisors(graph.batch_size) if number < count]
-    most = next(number for number in reversed(fewer) if _place_best_grid(graph, fabric, number) is not None)
+    largest = next(
+        number for number in reversed(fewer) if _place_best_grid(graph, fabric, number) is not None
+    )
     return ReplicaError(
         f"{count:,} replicas of the model do not fit the wafer: one takes at least {needed:,} PEs, and of "
         f"the {fabric.processing_elements:,} of {fabric.name} each would have "
         f"{fabric.processing_elements // count:,}; the largest number that fits and divides the batch of "
-        f"{graph.batch_size:,} is {most:,}: choose {most} replicas, or 'auto'"
+        f"{graph.batch_size:,} is {largest:,}: choose {largest} replicas, or 'auto'"
     )
 
 
-def _most_by_area(graph: KernelGraph, fabric: Fabric) -> int:
-    """Return an upper bound of the number of replicas, from the least areas of their kernels."""
+def _max_by_area(graph: KernelGraph, fabric: Fabric) -> int:
+    """Return an upper bound of the number of replicas, from the smallest areas of their kernels."""
     return fabric.processing_elements // shortage(graph.kernels, fabric).needed_pes
 
 
@@ -188,43 +190,45 @@ def _place_best_grid(graph: KernelGraph, fabric: Fabric, count: int) -> Replicat
     """
     if count == 1:
         return _estimate_grid(graph, Boxes(place(graph, fabric), 1, 1, fabric.width, fabric.height), fabric)
-    if count > _most_by_area(graph, fabric):
+    if count > _max_by_area(graph, fabric):
         place(graph, fabric)  # raises the error for a model of which not even one replica fits
         return None
-    part = graph.of_replica(count)
-    found = [_estimate_grid(part, boxes, fabric) for boxes in replica_grids(part, fabric, count)]
+    replica = graph.of_replica(count)
+    found = [_estimate_grid(replica, boxes, fabric) for boxes in replica_grids(replica, fabric, count)]
     return max(found, key=lambda copies: copies.samples_per_s, default=None)
 
 
-def _estimate_grid(part: KernelGraph, boxes: Boxes, fabric: Fabric) -> Replicated:
-    performance = estimate(part, boxes.placement, fabric, boxes.count)
-    after = exchange(part, boxes, performance.overall.deltat_cycles, fabric)
-    overall = _sum_figures(performance.overall, boxes.count, part.batch_size, after, fabric)
-    return Replicated(part, boxes, performance.overall, replace(performance, overall=overall), after)
+def _estimate_grid(graph: KernelGraph, boxes: Boxes, fabric: Fabric) -> Replicated:
+    performance = estimate(graph, boxes.placement, fabric, boxes.count)
+    exchange_cost = exchange(graph, boxes, performance.overall.deltat_cycles, fabric)
+    overall = _sum_figures(performance.overall, boxes.count, graph.batch_size, exchange_cost, fabric)
+    return Replicated(graph, boxes, performance.overall, replace(performance, overall=overall), exchange_cost)
 
 
-def _sum_figures(one: Figures, count: int, samples: int, after: Exchange, fabric: Fabric) -> Figures:
+def _sum_figures(
+    figures: Figures, count: int, samples: int, exchange_cost: Exchange, fabric: Fabric
+) -> Figures:
     """Return the figures of all replicas together, with the cycles of one."""
-    streaming = samples * one.deltat_cycles
-    share = streaming / (streaming + after.cycles)
-    active = count * one.active_pes
+    streaming = samples * figures.deltat_cycles
+    share = streaming / (streaming + exchange_cost.cycles)
+    active = count * figures.active_pes
     return replace(
-        one,
-        samples_per_s=count * share * one.samples_per_s,
-        compute_samples_per_s=count * one.compute_samples_per_s,
-        transmission_samples_per_s=count * one.transmission_samples_per_s,
+        figures,
+        samples_per_s=count * share * figures.samples_per_s,
+        compute_samples_per_s=count * figures.compute_samples_per_s,
+        transmission_samples_per_s=count * figures.transmission_samples_per_s,
         active_pes=active,
         active_pes_percent=100 * active / fabric.processing_elements,
-        compute_utilization_percent=share * one.compute_utilization_percent,
+        compute_utilization_percent=share * figures.compute_utilization_percent,
     )
 
 
-def exchange(part: KernelGraph, boxes: Boxes, pace_cycles: int, fabric: Fabric) -> Exchange:
+def exchange(graph: KernelGraph, boxes: Boxes, interval_cycles: int, fabric: Fabric) -> Exchange:
     """Estimate the cost of the gradient all-reduce of a step.
 
     Each PE holds the gradients of its part of the weights, as does the PE at the same position of every other
     replica. Along each dimension of the grid, gradients are summed from replica to replica toward the first
-    one. The result returns on the opposite direction of the links while further words arrive. A link carries
+    one. The result returns in the opposite direction of the links while more words arrive. A link carries
     one wavelet per cycle, a 32-bit packet with 16 bits of data (`Fabric.data_bits_per_wavelet`;
     arXiv 2409.00287, section II-D), and a router forwards it in one cycle:
 
@@ -235,30 +239,32 @@ def exchange(part: KernelGraph, boxes: Boxes, pace_cycles: int, fabric: Fabric) 
     samples in its forward and in its backward pass: few words, which take the same round trip.
 
     Args:
-        part: kernels of one replica.
+        graph: kernels of one replica.
         boxes: placement of the replicas.
-        pace_cycles: cycles between two samples of a replica.
+        interval_cycles: cycles between two samples of a replica.
         fabric: the fabric that all replicas share.
     """
     # Compute hides none of the cost: the last gradients exist only after the last sample.
-    total = sum(kernel.gradient_bytes for kernel in part.kernels)
+    total = sum(kernel.gradient_bytes for kernel in graph.kernels)
     if boxes.count == 1 or total == 0:
         return Exchange()
-    in_flight = max(kernel.samples(boxes.placement.fill) for kernel in part.kernels)
+    in_flight = max(kernel.samples(boxes.placement.fill) for kernel in graph.kernels)
     round_trip = 2 * ((boxes.columns - 1) * boxes.width + (boxes.rows - 1) * boxes.height)
-    norms = sum(op in _BATCH_NORMS for kernel in part.kernels for op in kernel.ops)
+    norms = sum(op in _BATCH_NORMS for kernel in graph.kernels for op in kernel.ops)
     return Exchange(
         gradient_bytes=total,
-        emptying_cycles=math.ceil((in_flight - 1) * pace_cycles),
-        exchange_cycles=math.ceil(_wire_cycles(part, boxes, fabric)) + (1 + norms) * round_trip,
+        emptying_cycles=math.ceil((in_flight - 1) * interval_cycles),
+        exchange_cycles=math.ceil(_wire_cycles(graph, boxes, fabric)) + (1 + norms) * round_trip,
     )
 
 
-def _wire_cycles(part: KernelGraph, boxes: Boxes, fabric: Fabric) -> float:
+def _wire_cycles(graph: KernelGraph, boxes: Boxes, fabric: Fabric) -> float:
     """Return the cycles to transfer the words of the gradients in both dimensions, sequentially."""
     rects = boxes.placement.rects
-    words = {kernel.name: 8 * kernel.gradient_bytes / fabric.data_bits_per_wavelet for kernel in part.kernels}
-    held = [(words[kernel.name], rects[kernel.name]) for kernel in part.kernels if kernel.gradient_bytes]
+    words = {
+        kernel.name: 8 * kernel.gradient_bytes / fabric.data_bits_per_wavelet for kernel in graph.kernels
+    }
+    held = [(words[kernel.name], rects[kernel.name]) for kernel in graph.kernels if kernel.gradient_bytes]
     adding = 2 * coefficient("stream") + coefficient("simple")
     fullest = adding * max(count / rect.area for count, rect in held)
     lines = []
@@ -270,13 +276,13 @@ def _wire_cycles(part: KernelGraph, boxes: Boxes, fabric: Fabric) -> float:
 
 
 def _fullest_line(spans: Iterable[tuple[int, int, float]]) -> float:
-    """Return the most words on a line of PEs; `spans` are (first line, number of lines, words)."""
+    """Return the words on the fullest line of PEs; `spans` are (first line, number of lines, words)."""
     changes: dict[int, float] = {}
     for first, lines, words in spans:
         changes[first] = changes.get(first, 0.0) + words / lines
         changes[first + lines] = changes.get(first + lines, 0.0) - words / lines
-    most = now = 0.0
-    for at in sorted(changes):
-        now += changes[at]
-        most = max(most, now)
-    return most
+    max_words = current = 0.0
+    for line in sorted(changes):
+        current += changes[line]
+        max_words = max(max_words, current)
+    return max_words

@@ -11,17 +11,18 @@ from cgc.errors import PlacementError
 from cgc.kernels.graph import KernelGraph
 from cgc.placement.model import Boxes, Placement, Rect
 from cgc.placement.place import place
-from cgc.placement.shapes import MOST_OF_FABRIC
+from cgc.placement.shapes import MAX_FABRIC_SHARE
 from cs_toolkit.fabric import Fabric
 
 _MODEL_GRIDS = 5  # grids to try for a model, squarest boxes first
 _LAYER_GRIDS = 3  # grids to try for a layer, most boxes first
-_MOST_OBLONG = 2.5
+_MAX_ASPECT_RATIO = 2.5  # of the box of a layer
 
-# Percent of area for a percent of speed: at this price a rectangle gives the highest throughput per PE.
-_EVEN_TRADE = 1.0
+# Percent of area for one percent of speed. At this price, throughput per PE is highest.
+_AREA_PER_SPEED_OF_COPIES = 1.0
 
-# Share of the memory for the weights of all copies; the next layer's take as much, activations the rest.
+# Share of the memory for the weights of all copies. Those of the next layer take as much, activations the
+# rest.
 _WEIGHTS_SHARE = 0.25
 
 
@@ -58,11 +59,11 @@ def boxes_of(placement: Placement, columns: int, rows: int) -> Boxes:
     rects = placement.rects.values()
     left, top = min(rect.x for rect in rects), min(rect.y for rect in rects)
     width, height = max(rect.x + rect.width for rect in rects), max(rect.y + rect.height for rect in rects)
-    moved = {
+    shifted = {
         name: Rect(rect.x - left, rect.y - top, rect.width, rect.height)
         for name, rect in placement.rects.items()
     }
-    return Boxes(placement.with_rects(moved), columns, rows, width - left, height - top)
+    return Boxes(placement.with_rects(shifted), columns, rows, width - left, height - top)
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,14 @@ def place_copies(graph: KernelGraph, fabric: Fabric) -> Copies:
         PlacementError: not even one copy fits.
     """
     best = _place_grid(graph, fabric, 1, 1)
-    smallest = place(graph, fabric, _EVEN_TRADE)
+    smallest = place(graph, fabric, _AREA_PER_SPEED_OF_COPIES)
     resident = max(1, sum(kernel.parameters.get("resident_bytes", 0) for kernel in graph.kernels))
-    most = min(
+    max_count = min(
         graph.batch_size,
-        int(MOST_OF_FABRIC * fabric.processing_elements) // smallest.active_pes,
+        int(MAX_FABRIC_SHARE * fabric.processing_elements) // smallest.active_pes,
         int(_WEIGHTS_SHARE * fabric.memory_bytes) // resident,
     )
-    for columns, rows in islice(_layer_grids(fabric, most), _LAYER_GRIDS):
+    for columns, rows in islice(_layer_grids(fabric, max_count), _LAYER_GRIDS):
         try:
             found = _place_grid(graph, fabric, columns, rows)
         except PlacementError:
@@ -120,12 +121,12 @@ def _place_grid(graph: KernelGraph, fabric: Fabric, columns: int, rows: int) -> 
     return Copies(placement, columns, rows, width, height, cycles)
 
 
-def _layer_grids(fabric: Fabric, most: int) -> Iterator[tuple[int, int]]:
+def _layer_grids(fabric: Fabric, max_count: int) -> Iterator[tuple[int, int]]:
     """Yield the columns and rows of grids of roughly square boxes, most boxes first."""
     grids = []
-    for columns in range(1, most + 1):
-        rows = most // columns
+    for columns in range(1, max_count + 1):
+        rows = max_count // columns
         width, height = fabric.width // columns, fabric.height // rows
-        if width and height and max(width, height) <= _MOST_OBLONG * min(width, height):
+        if width and height and max(width, height) <= _MAX_ASPECT_RATIO * min(width, height):
             grids.append((columns, rows))
     yield from sorted(grids, key=lambda grid: (-grid[0] * grid[1], grid))

@@ -12,25 +12,25 @@ from cgc.errors import PlacementError, Shortage
 from cgc.kernels.configurations import Configurations, Floats, Ints
 from cgc.kernels.families import configurations
 from cgc.kernels.graph import Kernel, KernelGraph
-from cgc.placement.engine.tree import NEVER
+from cgc.placement.engine.tree import NO_EXTENT
 from cs_toolkit.fabric import Fabric
 
 # Percent of area that one percent of speed may cost, where neither a kernel nor the area limits the speed. Of
-# the published results only the Transformer of width 16 is nearly in that case: from 2.5 on the model is
-# within 1 % of it, with 2 it is 9 % slower.
+# the published results, only the Transformer of width 16 comes close to that case: with 2.5 or more, the
+# model is within 1 % of it; with 2, it is 9 % slower.
 AREA_PER_SPEED = 4.0
 
-# Largest share of the fabric for the least areas of the kernels, unless they fit at no lower speed. With the
-# overhead of packing this gives the 90 to 92 % of published reports of full wafers; wires and I/O need the
-# rest.
-MOST_OF_FABRIC = 0.9
+# Maximum share of the fabric for the smallest areas of the kernels, unless a lower speed does not help. With
+# the overhead of packing, kernels take the 90 to 92 % of published reports of full wafers; wires and I/O need
+# the rest.
+MAX_FABRIC_SHARE = 0.9
 
-AREA_SLACK = 1.3  # largest area of a rectangle relative to the smallest one, for proportions that pack better
+AREA_SLACK = 1.3  # maximum area of a rectangle relative to the smallest: other proportions pack better
 
 _UNBOUNDED = 1 << 30
 
 
-def paying_target(graph: KernelGraph, area_per_speed: float) -> int:
+def economical_target(graph: KernelGraph, area_per_speed: float) -> int:
     """Return the target in cycles below which speed costs too much area, regardless of the fabric's size."""
     shared = {id(layouts := configurations(kernel)): layouts for kernel in graph.kernels}
     unbounded = {key: KernelShapes(layouts, layouts.by_cycles, _UNBOUNDED) for key, layouts in shared.items()}
@@ -55,7 +55,7 @@ def areas(shapes: Sequence[KernelShapes], targets: Ints) -> Floats:
     distinct = {id(kernel): kernel for kernel in shapes}
     total = np.zeros(len(targets))
     for key, count in counts.items():
-        total += count * distinct[key].least_areas(targets)
+        total += count * distinct[key].min_areas(targets)
     return total
 
 
@@ -79,14 +79,14 @@ class ShapeList:
 
     Attributes:
         shapes: the rectangles.
-        heights: least height by width, for widths 0 .. the longer side of the fabric.
+        heights: minimum height by width, for widths from 0 to the longer side of the fabric.
     """
 
     shapes: tuple[Shape, ...]
     heights: Ints
 
-    def inside(self, width: int, height: int) -> Shape:
-        """Return the rectangle of the smallest area within the limits; of equal ones the flattest."""
+    def smallest_within(self, width: int, height: int) -> Shape:
+        """Return the rectangle with the smallest area within the limits; on ties, the flattest."""
         fitting = (shape for shape in self.shapes if shape.width <= width and shape.height <= height)
         return min(fitting, key=lambda shape: shape.area)
 
@@ -110,14 +110,14 @@ class KernelShapes:
 
     @property
     def fastest(self) -> int:
-        """Index in `layouts` of the layout with the fewest cycles; of equal ones the smallest."""
+        """Index in `layouts` of the layout with the fewest cycles; on ties, the smallest."""
         return int(self._chosen[0])
 
-    def least_area(self, target: int) -> int:
+    def min_area(self, target: int) -> int:
         """Return the smallest area that meets `target` cycles; requires target >= cycles[0]."""
         return int(self._least_area[np.searchsorted(self.cycles, target, side="right") - 1])
 
-    def least_areas(self, targets: Ints) -> Floats:
+    def min_areas(self, targets: Ints) -> Floats:
         """Return the smallest area at each target, infinite where no layout is fast enough."""
         index = np.searchsorted(self.cycles, targets, side="right") - 1
         return np.where(index < 0, np.inf, self._least_area[np.maximum(index, 0)].astype(np.float64))
@@ -128,17 +128,17 @@ class KernelShapes:
 
     def heights(self, target: float) -> Ints:
         """Return the least height by width at a target, over both orientations (`engine.problem.Curves`)."""
-        return self.at(target).heights
+        return self.shapes_at(target).heights
 
-    def at(self, target: float) -> ShapeList:
-        """Return the rectangles worth trying at a target, in both orientations."""
+    def shapes_at(self, target: float) -> ShapeList:
+        """Return the rectangles to try at a target, in both orientations."""
         count = int(np.searchsorted(self.cycles, target, side="right"))
         if count not in self._lists:
             self._lists[count] = self._pareto(self._chosen[:count], int(self._least_area[count - 1]))
         return self._lists[count]
 
-    def _pareto(self, chosen: Ints, least: int) -> ShapeList:
-        chosen = chosen[self.layouts.area[chosen] <= AREA_SLACK * least]
+    def _pareto(self, chosen: Ints, smallest: int) -> ShapeList:
+        chosen = chosen[self.layouts.area[chosen] <= AREA_SLACK * smallest]
         widths, heights = self.layouts.width[chosen], self.layouts.height[chosen]
         both_w, both_h = np.concatenate([widths, heights]), np.concatenate([heights, widths])
         layout = np.concatenate([chosen, chosen])
@@ -148,7 +148,7 @@ class KernelShapes:
         for index in np.lexsort((layout, both_w, both_h)):
             if not shapes or both_w[index] < shapes[-1].width:
                 shapes.append(Shape(int(both_w[index]), int(both_h[index]), int(layout[index])))
-        heights = np.full(self._limit + 1, NEVER, dtype=np.int64)
+        heights = np.full(self._limit + 1, NO_EXTENT, dtype=np.int64)
         for shape in shapes:
             heights[shape.width] = shape.height
         return ShapeList(tuple(shapes), np.minimum.accumulate(heights))
@@ -177,7 +177,7 @@ class GraphShapes:
             if kernel.stash_bytes(0) > self._room[id(layouts)][1].max(initial=-1):
                 raise kernel_too_large(kernel, kernels, fabric)
 
-    def at(self, fill: float) -> list[KernelShapes] | None:
+    def shapes_at(self, fill: float) -> list[KernelShapes] | None:
         """Return the layouts of each kernel with room for its activations; None if a kernel has none.
 
         Kernels with equal layouts share one object.
@@ -185,22 +185,22 @@ class GraphShapes:
         Args:
             fill: samples in flight relative to a full pipeline, as for `Kernel.stash_bytes`.
         """
-        rooms: dict[tuple[int, int], KernelShapes] = {}  # repeated layers have equal kernels
+        by_stash: dict[tuple[int, int], KernelShapes] = {}  # repeated layers have equal kernels
         found = []
         for kernel, layouts in self._kernels:
             stash_bytes = kernel.stash_bytes(fill)
-            room = id(layouts), stash_bytes
-            if room not in rooms:
-                rooms[room] = self._with_room(layouts, stash_bytes)
-            found.append(rooms[room])
+            key = id(layouts), stash_bytes
+            if key not in by_stash:
+                by_stash[key] = self._with_room(layouts, stash_bytes)
+            found.append(by_stash[key])
         return None if any(len(shapes.cycles) == 0 for shapes in found) else found
 
     def _with_room(self, layouts: Configurations, stash_bytes: int) -> KernelShapes:
         fitting, room = self._room[id(layouts)]
-        enough = fitting.by_cycles[room[fitting.by_cycles] >= stash_bytes]
-        key = id(layouts), len(enough)
+        chosen = fitting.by_cycles[room[fitting.by_cycles] >= stash_bytes]
+        key = id(layouts), len(chosen)
         if key not in self._shapes:
-            self._shapes[key] = KernelShapes(fitting, enough, self._limit)
+            self._shapes[key] = KernelShapes(fitting, chosen, self._limit)
         return self._shapes[key]
 
 
@@ -210,7 +210,7 @@ def kernel_shapes(kernels: Sequence[Kernel], fabric: Fabric) -> list[KernelShape
     Raises:
         PlacementError: no layout of a kernel fits.
     """
-    shapes = GraphShapes(kernels, fabric).at(0)
+    shapes = GraphShapes(kernels, fabric).shapes_at(0)
     assert shapes is not None
     return shapes
 
@@ -278,19 +278,19 @@ def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) 
     figures = shortage(kernels, fabric)
     if len(usable) == 0:
         smallest = layouts[int(np.argmin(layouts.area))]
-        what = f"its smallest rectangle is {smallest.width} x {smallest.height} PEs, available are "
+        problem = f"its smallest rectangle is {smallest.width} x {smallest.height} PEs, available are "
         advice = "split the layer"
     else:
         needed = _bytes_per_pe(kernel)[fits_on(layouts, fabric)]
         best = usable[int(np.argmin(needed))]
-        what = (
+        problem = (
             f"spread over {best.width} x {best.height} PEs it needs {needed.min():,} bytes per "
             f"PE, available are {fabric.memory_per_pe_bytes:,} on "
         )
         advice = "make the layer smaller, or use 16-bit parameters"
     size = f"{fabric.width} x {fabric.height} PEs of {fabric.name}"
     return PlacementError(
-        f"kernel {kernel.name}{_line_of(kernel)} does not fit: {what}{size}{_together(kernels, figures)}; "
+        f"kernel {kernel.name}{_line_of(kernel)} does not fit: {problem}{size}{_together(kernels, figures)}; "
         f"{advice}",
         figures,
         kernel.name,

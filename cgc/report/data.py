@@ -121,11 +121,11 @@ def _build_copies_json(copies: Replicated) -> dict[str, int | float]:
     return {
         "replicas": copies.count,
         "samples_per_s": overall.samples_per_s,
-        "samples_per_s_of_one": copies.one.samples_per_s,
+        "samples_per_s_of_one": copies.per_replica.samples_per_s,
         "active_pes": overall.active_pes,
-        "active_pes_of_one": copies.one.active_pes,
+        "active_pes_of_one": copies.per_replica.active_pes,
         "active_pes_percent": overall.active_pes_percent,
-        "deltat_cycles": copies.one.deltat_cycles,
+        "deltat_cycles": copies.per_replica.deltat_cycles,
         "emptying_cycles": copies.exchange.emptying_cycles,
         "exchange_cycles": copies.exchange.exchange_cycles,
     }

@@ -222,7 +222,7 @@ def _build_report(
     graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric, room: Fabric
 ) -> CompileReport:
     """Build the report of a graph that was placed in `room`, a part of the fabric."""
-    shapes = GraphShapes(graph.kernels, room).at(placement.fill)
+    shapes = GraphShapes(graph.kernels, room).shapes_at(placement.fill)
     assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
     changes: tuple[KernelChange, ...] = ()
@@ -284,7 +284,7 @@ def _suggest_for_replicas(
             "of them, or if the model is smaller.",
         )
     if copies.exchange.cycles:
-        cycles = 2 * copies.samples * copies.one.deltat_cycles + copies.exchange.cycles
+        cycles = 2 * copies.samples * copies.per_replica.deltat_cycles + copies.exchange.cycles
         doubled = 2 * fabric.clock_hz * copies.count * copies.samples / cycles
         suggestions = (
             "Emptying and exchange take the same time for every batch size, now "

@@ -14,7 +14,7 @@ from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.performance.layers import StreamedPerformance
 from cgc.performance.model import INPUT, MEMORY, Performance
 from cgc.placement.model import Placement
-from cgc.placement.shapes import AREA_PER_SPEED, MOST_OF_FABRIC, KernelShapes, areas, paying_target
+from cgc.placement.shapes import AREA_PER_SPEED, MAX_FABRIC_SHARE, KernelShapes, areas, economical_target
 from cgc.report.what_if import KernelChange, SlowestKernel, find_slowest_nest
 from cs_toolkit.fabric import Fabric
 
@@ -61,7 +61,7 @@ def find_limit(
     fastest = {kernel.name: int(own.cycles[0]) for kernel, own in zip(graph.kernels, shapes, strict=True)}
     # The placer takes the lowest target of cycles that pays and can be packed. So area is the limit where
     # its target is above both the one that pays and the fastest layout of every kernel.
-    if placement.target_cycles > max(*fastest.values(), paying_target(graph, AREA_PER_SPEED)):
+    if placement.target_cycles > max(*fastest.values(), economical_target(graph, AREA_PER_SPEED)):
         return Limit("area", Reason.WAFER_FULL)
     is_fastest = fastest[performance.bottleneck] >= performance.kernels[performance.bottleneck].deltat_cycles
     return Limit(performance.limit, Reason.FASTEST_LAYOUT if is_fastest else Reason.AREA_TOO_DEAR)
@@ -171,7 +171,7 @@ def _suggest_room(
     available = (
         f"the fabric has {pes:,}"
         if needed > pes
-        else f"kernels get {MOST_OF_FABRIC * pes:,.0f} of the {pes:,} of the fabric, the rest is for gaps, "
+        else f"kernels get {MAX_FABRIC_SHARE * pes:,.0f} of the {pes:,} of the fabric, the rest is for gaps, "
         "wires and I/O"
     )
     largest = sorted(layouts, key=lambda name: -layouts[name].area)[:_MAX_LISTED]
@@ -189,7 +189,7 @@ def _explain_memory(
     held = [
         placement.layouts[kernel.name].area
         for kernel, own in zip(graph.kernels, shapes, strict=True)
-        if own.least_area(int(own.cycles[-1])) >= _FASTER * placement.layouts[kernel.name].area
+        if own.min_area(int(own.cycles[-1])) >= _FASTER * placement.layouts[kernel.name].area
     ]
     share = 100 * sum(held) / fabric.processing_elements
     if share < 1:

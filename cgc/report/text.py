@@ -134,7 +134,7 @@ def _render_streamed_verdict(report: CompileReport, part: StreamedPart) -> str:
                 f"{start} are transfers at {link:.0f} GB/s that compute does not hide, most of them in layer "
                 f"{layer}{remark}."
             )
-        case "activation memory" if performance.fits_at_once:
+        case "activation memory" if performance.fits_unsplit:
             return (
                 f"{start} is spent on passes after the first: the program asks for "
                 f"{performance.micro_batches:,} micro-batches, of {_mb(performance.activation_bytes)} MB of "
@@ -316,10 +316,10 @@ def _render_replicas(replicas: ReplicaReport, fabric: Fabric) -> str:
             (
                 f"{other.count}",
                 f"{overall.samples_per_s:.1f}",
-                f"{other.one.samples_per_s:.1f}",
-                f"{other.one.active_pes}",
+                f"{other.per_replica.samples_per_s:.1f}",
+                f"{other.per_replica.active_pes}",
                 f"{overall.active_pes} ({overall.active_pes_percent:.2f}%)",
-                f"{other.one.deltat_cycles}",
+                f"{other.per_replica.deltat_cycles}",
                 f"{other.exchange.cycles} cycles",
             )
             for other, overall in ((other, other.performance.overall) for other in replicas.tried)
@@ -331,7 +331,7 @@ def _render_replicas(replicas: ReplicaReport, fabric: Fabric) -> str:
 def summarize_replicas(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[str, str]]:
     """Return (label, figures) of one copy, all copies and their exchange."""
     copies = replicas.copies
-    one, overall, exchange = copies.one, copies.performance.overall, copies.exchange
+    one, overall, exchange = copies.per_replica, copies.performance.overall, copies.exchange
     area_of_one = f"on {one.active_pes:,} PEs ({one.active_pes_percent:.2f}%)"
     if copies.count == 1:
         return [("One copy", f"{one.samples_per_s:,.1f} samples/s {area_of_one}, without an exchange")]

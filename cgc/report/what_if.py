@@ -99,7 +99,7 @@ def find_slowest_nest(kernel: Kernel, layout: Configuration) -> tuple[LoopNest, 
 def _fewest_cycles(kernel: Kernel, fabric: Fabric, fill: float) -> int | None:
     """Return the cycles of the kernel's fastest layout; None if no layout fits the fabric."""
     try:
-        shapes = GraphShapes([kernel], fabric).at(fill)
+        shapes = GraphShapes([kernel], fabric).shapes_at(fill)
     except PlacementError:
         return None
     return None if shapes is None else int(shapes[0].cycles[0])
@@ -189,7 +189,7 @@ def estimate_step_changes(
     whole batch, without splitting it.
     """
     changes = [(f"a batch twice as large ({2 * batch_size:,})", 2, 1.0)]
-    if now.fits_at_once:
+    if now.fits_unsplit:
         changes.append(("the whole batch at once", 1, 1 / now.micro_batches))
     elif now.micro_batches > 1:
         changes.append(("activations of half as many bytes", 1, 0.5))
@@ -212,7 +212,7 @@ def find_slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | N
     cycles = copies.placement.layouts[kernel.name].compute_cycles
     # As the layer itself is placed: all samples pass forward before the first one passes backward.
     without_stash = kernel.without_stash()
-    shapes = GraphShapes([without_stash], box).at(1.0)
+    shapes = GraphShapes([without_stash], box).shapes_at(1.0)
     changes = (
         () if shapes is None else tuple(estimate_kernel_changes(without_stash, cycles, shapes[0], box, 1.0))
     )

@@ -17,7 +17,7 @@ Stop = Callable[[], bool]
 """Returns True when the time is up."""
 
 Realize = Callable[[Node, float], Floorplan | None]
-"""Turns a tree into a floorplan that fits and is better than an objective; None if there is none."""
+"""Returns the floorplan of a tree if it fits and its objective is lower than a limit, else None."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Schedule:
 
     Attributes:
         moves: number of moves to try.
-        heat: relative rise of the objective that is accepted with probability 1/e at the beginning; it
-            decreases to a twentieth of that.
+        heat: relative rise of the objective that is accepted with probability 1/e at the beginning; at the
+            end, it is a twentieth of that.
         steepness: percent of time per percent of missing length, as for `Problem.estimate`.
     """
 
@@ -53,7 +53,7 @@ def anneal(
         target: time at which trees are compared.
         schedule: number of moves and temperatures.
         rng: random generator of the moves.
-        realize: makes floorplans of the best trees.
+        realize: computes the floorplans of the best trees.
         stop: returns True when the time is up.
 
     Returns:
@@ -64,7 +64,7 @@ def anneal(
     best = realize(tree, math.inf)
     if math.isinf(current):
         return best
-    # The estimate is 0 if all weights are: then every tree is equally good.
+    # If all weights are 0, so is the estimate, and all trees are equally good.
     scale = schedule.heat * max(current, 1.0)
     for number in range(schedule.moves):
         if stop():
@@ -84,7 +84,7 @@ def anneal(
 
 
 Move = Callable[[Node, random.Random, Sequence[Sequence[int]]], Node | None]
-"""Maps a tree, a random generator and the neighbors of every kernel to a changed tree, or to None."""
+"""Returns a changed tree, or None, from a tree, a random generator and the neighbors of every kernel."""
 
 
 def remove_kernel(node: Node, kernel: int) -> Node | None:
@@ -116,9 +116,9 @@ def replace_node(node: Node, old: Node, new: Node) -> Node:
 
 
 def swap_kernels(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
-    """Swap two kernels, usually nearby ones in the graph."""
+    """Swap two kernels, usually ones that are close in the graph."""
     first = rng.randrange(len(neighbors))
-    second = _near(first, rng, neighbors)
+    second = _pick_nearby(first, rng, neighbors)
     if first == second:
         return None
 
@@ -135,17 +135,17 @@ def swap_kernels(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[in
 def move_kernel(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
     """Remove a kernel and insert it next to, below or above another one."""
     kernel = rng.randrange(len(neighbors))
-    place = _near(kernel, rng, neighbors)
+    neighbor = _pick_nearby(kernel, rng, neighbors)
     rest = remove_kernel(tree, kernel)
-    if kernel == place or rest is None:
+    if kernel == neighbor or rest is None:
         return None
     stacked, before = rng.random() < 0.5, rng.random() < 0.5
     leaf = Node(kernel)
-    return replace_leaf(rest, place, lambda old: cut(stacked, (leaf, old) if before else (old, leaf)))
+    return replace_leaf(rest, neighbor, lambda old: cut(stacked, (leaf, old) if before else (old, leaf)))
 
 
-def move_beside_run(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
-    """Remove a kernel and insert it across the ends of adjacent pieces of one node."""
+def move_next_to_run(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
+    """Remove a kernel and insert it alongside several adjacent pieces of a node."""
     kernel = rng.randrange(len(neighbors))
     rest = remove_kernel(tree, kernel)
     if rest is None or rest.leaf >= 0:
@@ -161,7 +161,7 @@ def move_beside_run(tree: Node, rng: random.Random, neighbors: Sequence[Sequence
 
 
 def reverse_run(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
-    """Reverse the order of adjacent pieces of a node, which keeps its size."""
+    """Reverse the order of adjacent pieces of a node; its size does not change."""
     if tree.leaf >= 0:
         return None
     node = rng.choice(tree.inner())
@@ -180,15 +180,15 @@ def move_piece(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]
     node = rng.choice(tree.inner())
     children = list(node.children)
     piece = children.pop(rng.randrange(len(children)))
-    place = rng.randrange(len(children) + 1)
-    if rng.random() < 0.5 and place < len(children):
-        children[place] = cut(not node.stacked, (children[place], piece))
+    position = rng.randrange(len(children) + 1)
+    if rng.random() < 0.5 and position < len(children):
+        children[position] = cut(not node.stacked, (children[position], piece))
     else:
-        children.insert(place, piece)
+        children.insert(position, piece)
     return replace_node(tree, node, cut(node.stacked, children))
 
 
-def turn_piece(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
+def flip_cut(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
     """Cut a node in the other direction."""
     if tree.leaf >= 0:
         return None
@@ -196,23 +196,23 @@ def turn_piece(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]
     return replace_node(tree, node, cut(not node.stacked, node.children))
 
 
-def _near(kernel: int, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> int:
-    """Pick a kernel up to three edges away, sometimes any kernel."""
+def _pick_nearby(kernel: int, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> int:
+    """Pick a kernel at most three edges away, sometimes any kernel."""
     if rng.random() < 0.15 or not neighbors[kernel]:
         return rng.randrange(len(neighbors))
-    place = kernel
+    picked = kernel
     for _ in range(rng.randint(1, 3)):
-        place = rng.choice(neighbors[place])
-    return place
+        picked = rng.choice(neighbors[picked])
+    return picked
 
 
 MOVES: tuple[tuple[Move, int], ...] = (
     (swap_kernels, 4),
     (move_kernel, 6),
-    (move_beside_run, 2),
+    (move_next_to_run, 2),
     (reverse_run, 3),
     (move_piece, 2),
-    (turn_piece, 1),
+    (flip_cut, 1),
 )
 """All moves with their relative frequencies."""
 
@@ -220,30 +220,30 @@ PASSES = 30
 
 
 def push(
-    problem: Problem, places: Ints, sizes: Ints, most_passes: int = PASSES, stop: Stop = lambda: False
+    problem: Problem, places: Ints, sizes: Ints, max_passes: int = PASSES, stop: Stop = lambda: False
 ) -> Ints:
-    """Move kernels, and push others out of their way, while that shortens the wires.
+    """Move kernels, and push others out of their way, as long as the wires become shorter.
 
     Args:
         problem: fabric and wires.
-        places: x and y of every kernel, kernels x 2; without overlap.
+        places: lower corners x and y, kernels x 2, without overlap.
         sizes: extents in x and y, kernels x 2.
-        most_passes: most passes over all kernels; ends earlier when no kernel moves.
+        max_passes: maximum number of passes over all kernels; the last pass is the first without a move.
         stop: returns True when the time is up.
 
     Returns:
-        Places without overlap, inside the fabric.
+        New corners, without overlap and inside the fabric.
     """
     limits = (problem.width, problem.height)
     best = problem.wires(places + sizes / 2)
-    for _ in range(most_passes):
+    for _ in range(max_passes):
         before = best
-        for index, near in enumerate(problem.neighbors):
-            if stop() or not near:
+        for index, connected in enumerate(problem.neighbors):
+            if stop() or not connected:
                 continue
             for axis in (0, 1):
                 centers = places[:, axis] + sizes[:, axis] / 2
-                distance = int(np.median(centers[near]) - centers[index])
+                distance = int(np.median(centers[connected]) - centers[index])
                 for step in dict.fromkeys((distance, distance // 2, distance // 4, 1, -1)):
                     moved = _push_along(places, sizes, index, axis, step, limits[axis]) if step else None
                     if moved is not None and (length := problem.wires(moved + sizes / 2)) < best - 1e-9:
@@ -255,27 +255,27 @@ def push(
 
 
 def _push_along(places: Ints, sizes: Ints, index: int, axis: int, step: int, limit: int) -> Ints | None:
-    """Move a kernel along an axis, pushing others; None if one would leave the fabric."""
+    """Move a kernel along an axis and push others; return None if one would leave the fabric."""
     forward = step > 0
-    # Backward is forward on the mirrored axis: the far edge becomes the near one.
-    near = places[:, axis] if forward else -(places[:, axis] + sizes[:, axis])
+    # A backward move is a forward move on the mirrored axis.
+    low_ends = places[:, axis] if forward else -(places[:, axis] + sizes[:, axis])
     end = limit if forward else 0
     lows, highs = places[:, 1 - axis], places[:, 1 - axis] + sizes[:, 1 - axis]
-    pushed = {index: int(near[index]) + abs(step)}
-    # A kernel pushes only kernels that were after it before the move. Processed in the order of the old
-    # positions, the position of every kernel is therefore final when it is popped.
-    waiting = [(int(near[index]), index)]
-    while waiting:
-        start, pusher = heappop(waiting)
+    pushed = {index: int(low_ends[index]) + abs(step)}
+    # A kernel pushes only kernels that were after it before the move. Kernels are popped in the order of
+    # their old positions, so the new position of a popped kernel is final.
+    queue = [(int(low_ends[index]), index)]
+    while queue:
+        start, pusher = heappop(queue)
         high = pushed[pusher] + int(sizes[pusher, axis])
         if high > end:
             return None
-        hit = (near > start) & (near < high) & (lows < highs[pusher]) & (highs > lows[pusher])
-        for number in hit.nonzero()[0].tolist():
+        overlaps = (low_ends > start) & (low_ends < high) & (lows < highs[pusher]) & (highs > lows[pusher])
+        for number in overlaps.nonzero()[0].tolist():
             if number not in pushed:
-                heappush(waiting, (int(near[number]), number))
+                heappush(queue, (int(low_ends[number]), number))
             pushed[number] = max(high, pushed.get(number, high))
     moved = places.copy()
-    for number, place in pushed.items():
-        moved[number, axis] = place if forward else -place - sizes[number, axis]
+    for number, position in pushed.items():
+        moved[number, axis] = position if forward else -position - sizes[number, axis]
     return moved

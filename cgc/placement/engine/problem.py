@@ -15,9 +15,11 @@ from cgc.placement.engine.tree import Box, Ints, Node, Shapes
 Edges = Sequence[tuple[int, int]]
 """Pairs of kernel indices, source first; a pair may occur more than once."""
 
-_KEPT_TARGETS = 400
-_SMALLEST_STRETCH, _LARGEST_STRETCH = 0.98, 1.3
-_ROOMY = 0.9
+_MAX_CACHED_TARGETS = 400
+_MIN_STRETCH, _MAX_STRETCH = 0.98, 1.3
+# Below this stretch, a tree leaves enough of the fabric free to compare boxes.
+_MAX_ROOMY_STRETCH = 0.9
+# Boxes to compare between the highest and the widest one.
 _BOXES_BETWEEN = 2
 
 
@@ -40,7 +42,7 @@ class Floorplan:
         tree: the cuts.
         target: time that every kernel meets.
         box: the box that the tree divides, at the low corner of the fabric.
-        objective: value with the target as the time, and with every kernel centered in its piece.
+        objective: value for the target as the time, with every kernel centered in its piece.
     """
 
     tree: Node
@@ -94,13 +96,13 @@ class Problem:
         """Return the shapes of all kernels at a target, cached for recent targets."""
         found = self._shapes.get(target)
         if found is None:
-            if len(self._shapes) >= _KEPT_TARGETS:
+            if len(self._shapes) >= _MAX_CACHED_TARGETS:
                 del self._shapes[next(iter(self._shapes))]
             found = self._shapes[target] = Shapes(target, [curve.heights(target) for curve in self.curves])
         return found
 
     def stretch(self, tree: Node, shapes: Shapes) -> tuple[float, Box]:
-        """Return the extent of a tree relative to the fabric in its better direction, and the box there."""
+        """Return the extent of a tree relative to the fabric, in the better direction, and its box."""
         heights, widths = tree.curves(shapes)
         height, width = int(heights[self.width]), int(widths[self.height])
         upright, across = height / self.height, width / self.width
@@ -111,7 +113,7 @@ class Problem:
     def estimate(self, tree: Node, target: float, steepness: float) -> float:
         """Estimate the objective at the target at which a tree would just fit.
 
-        This is the measure of the search, as it also ranks trees that do not fit.
+        The search compares trees by it, since it also ranks trees that do not fit.
 
         Args:
             tree: the cuts.
@@ -121,11 +123,11 @@ class Problem:
         """
         shapes = self.shapes(target)
         ratio, box = self.stretch(tree, shapes)
-        if ratio > _LARGEST_STRETCH:
+        if ratio > _MAX_STRETCH:
             return math.inf
-        # A tree much smaller than the fabric promises no more speed: something else limits it, or the wires
-        # have more weight. Hence the lower limit.
-        time = target * max(ratio**steepness if ratio > 1 else ratio, _SMALLEST_STRETCH)
+        # There is a lower limit, since a tree much smaller than the fabric gains no more speed: something
+        # else limits it, or wires have more weight.
+        time = target * max(ratio**steepness if ratio > 1 else ratio, _MIN_STRETCH)
         return self.weights.time * time + self.weights.wires * self._shortest(tree, box, ratio, shapes)[0]
 
     def floorplan(self, tree: Node, target: float) -> Floorplan | None:
@@ -138,14 +140,14 @@ class Problem:
         return Floorplan(tree, target, box, self.weights.time * target + self.weights.wires * wires)
 
     def _shortest(self, tree: Node, box: Box, ratio: float, shapes: Shapes) -> tuple[float, Box]:
-        """Return the least wire length over some boxes, or in the given one if little of the fabric is free.
+        """Return the box with the least wire length, and this length; 0 if wires have no weight.
 
-        The length is 0 if wires have no weight.
+        If little of the fabric is free, this is the given box.
         """
         if not self.weights.wires:
             return 0.0, box
         best = self._wire_length(np.array(tree.centers(box, shapes))), box
-        if ratio < _ROOMY:
+        if ratio < _MAX_ROOMY_STRETCH:
             for other in self._roomy_boxes(tree, shapes):
                 if other != box:
                     length = self._wire_length(np.array(tree.centers(other, shapes)))
@@ -155,10 +157,10 @@ class Problem:
     def _roomy_boxes(self, tree: Node, shapes: Shapes) -> Iterator[Box]:
         """Yield boxes inside the fabric, from the highest to the widest."""
         heights, widths = tree.curves(shapes)
-        narrow, low = int(widths[self.height]), int(heights[self.width])
-        if narrow > self.width or low > self.height:
+        min_width, min_height = int(widths[self.height]), int(heights[self.width])
+        if min_width > self.width or min_height > self.height:
             return
-        for width in np.linspace(max(1, narrow), self.width, _BOXES_BETWEEN + 2).round().astype(int):
+        for width in np.linspace(max(1, min_width), self.width, _BOXES_BETWEEN + 2).round().astype(int):
             yield Box(0, 0, int(width), max(1, int(heights[width])))
 
     def pieces(self, plan: Floorplan) -> list[Box]:

@@ -8,38 +8,39 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cgc.placement.engine.anneal import Schedule, Stop, anneal
-from cgc.placement.engine.packing import MOST_KERNELS, Rows, pack_bands, pack_columns, stacks
+from cgc.placement.engine.packing import MAX_COLUMN_KERNELS, Rows, compute_stacks, pack_bands, pack_columns
 from cgc.placement.engine.problem import Edges, Floorplan, Problem, Weights
 from cgc.placement.engine.tree import Node, cut
 
-STRETCHES = (1.0, 1.03)  # heights of the box relative to the fabric's: slightly too high is a good start, too
-MOST_BANDS = 10
+# Heights of the box relative to the fabric. A floorplan that is slightly too high is a good start as well.
+STRETCHES = (1.0, 1.03)
+MAX_BANDS = 10
 
-# Most kernels in a row and in a column of a band: thin kernels in a row have short wires, more freedom packs
-# more densely.
+# Maximum numbers of kernels in a row and in a column of a band. Columns of few kernels have short wires,
+# those of more kernels pack more densely.
 SHORT, DENSE = ((1, 1), (1, 3)), ((3, 96),)
 
-RUNS = (1, 24, 64, 256)  # lengths of the runs that may be sorted by size
+RUN_LENGTHS = (1, 24, 64, 256)  # of the runs to sort by size
 _HEAT, _STEEPNESS = 0.02, 5.0
 _BANDS_TO_FIT = 6
-_HIGHER = (1.0, 1.1, 1.25)  # heights of bands to start from, relative to the fabric's
+_BAND_HEIGHTS = (1.0, 1.1, 1.25)  # heights of all bands together to start from, relative to the fabric
 
 
 def flow_order(count: int, edges: Edges) -> list[int]:
     """Sort the kernels topologically, depth first; kernels on a cycle come last, by index."""
     targets: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
+    in_degree = [0] * count
     for source, sink in edges:
         targets[source].append(sink)
-        waiting[sink] += 1
-    stack = [index for index in reversed(range(count)) if not waiting[index]]
+        in_degree[sink] += 1
+    stack = [index for index in reversed(range(count)) if not in_degree[index]]
     order = []
     while stack:
         index = stack.pop()
         order.append(index)
         for target in targets[index]:
-            waiting[target] -= 1
-            if not waiting[target]:
+            in_degree[target] -= 1
+            if not in_degree[target]:
                 stack.append(target)
     seen = set(order)
     return order + [index for index in range(count) if index not in seen]
@@ -54,7 +55,7 @@ def sort_runs(order: Sequence[int], sizes: Sequence[float], length: int) -> list
     return [index for run in runs for index in sorted(run, key=lambda index: (-sizes[index], index))]
 
 
-def short_order(
+def shorten_order(
     order: Sequence[int],
     edges: Edges,
     sizes: Sequence[float],
@@ -62,7 +63,7 @@ def short_order(
     rng: random.Random,
     stop: Stop = lambda: False,
 ) -> list[int]:
-    """Move and reverse runs of an order while that shortens the wires of a stack of the kernels.
+    """Move and reverse runs of an order to shorten the wires, as if the kernels were stacked in this order.
 
     Args:
         order: initial order.
@@ -108,14 +109,14 @@ def band_trees(
     width: int,
     height: int,
     styles: Sequence[tuple[int, int]] = SHORT + DENSE,
-    most_bands: int = MOST_BANDS,
+    max_bands: int = MAX_BANDS,
 ) -> Iterator[Node]:
-    """Yield trees of bands packed into a box, fewest bands first; cut as trees they may be even denser."""
+    """Yield trees of bands packed into a box, fewest bands first."""
     shapes = problem.shapes(target)
     curves = [shapes.heights[index] for index in order]
-    for largest_row, largest_stack in styles:
-        found = stacks(curves, width, height, largest_row, largest_stack)
-        for count in range(1, min(most_bands, height) + 1):
+    for max_row, max_stack in styles:
+        found = compute_stacks(curves, width, height, max_row, max_stack)
+        for count in range(1, min(max_bands, height) + 1):
             bands = pack_bands(found, len(order), width, height, count)
             if bands is not None:
                 yield _make_serpentine(bands, order)
@@ -124,8 +125,8 @@ def band_trees(
 def column_trees(
     problem: Problem, order: Sequence[int], target: float, stop: Stop = lambda: False
 ) -> Iterator[Node]:
-    """Yield the columns of the shortest wires at a target, in boxes of the heights `STRETCHES`."""
-    if len(order) > MOST_KERNELS:
+    """Yield the columns with the shortest wires at a target, in boxes of the heights `STRETCHES`."""
+    if len(order) > MAX_COLUMN_KERNELS:
         return
     shapes = problem.shapes(target)
     heights = np.array([shapes.heights[index] for index in order])
@@ -140,29 +141,30 @@ def column_trees(
 
 
 def _make_serpentine(bands: Sequence[Sequence[Rows]], order: Sequence[int]) -> Node:
-    """Make a tree of bands and columns with alternating direction, which keeps neighbors close."""
+    """Return a tree of bands and columns with alternating direction, which keeps neighbors close."""
     pieces = []
     for number, band in enumerate(bands):
         columns = []
-        for turn, rows in enumerate(band):
-            # Mirror a backward band together with its rows, so that the data flow continues across columns.
+        for column_number, rows in enumerate(band):
+            # The rows of a backward band are mirrored as well, so that the data flow continues across
+            # columns.
             step = -1 if number % 2 else 1
             leaves = [cut(False, [Node(order[position]) for position in row[::step]]) for row in rows]
-            columns.append(cut(True, leaves[::-1] if turn % 2 else leaves))
+            columns.append(cut(True, leaves[::-1] if column_number % 2 else leaves))
         pieces.append(cut(False, columns[::-1] if number % 2 else columns))
     return cut(True, pieces)
 
 
 def orders_to_fit(problem: Problem, order: Sequence[int], target: float) -> Iterator[list[int]]:
-    """Yield an order, then others that pack more densely but follow it less."""
+    """Yield an order, then variants that pack more densely but follow the data flow less."""
     sizes = _sizes(problem, target)
-    for length in RUNS:
+    for length in RUN_LENGTHS:
         if length < 2 * len(order):
             yield sort_runs(order, sizes, length)
 
 
 def fit_bands(problem: Problem, order: Sequence[int], target: float) -> Floorplan | None:
-    """Find dense bands along an order that fit the fabric at a target; None if none do."""
+    """Find dense bands along an order that fit the fabric at a target; return None if there are none."""
     for variant in orders_to_fit(problem, order, target):
         trees = band_trees(problem, variant, target, problem.width, problem.height, DENSE, _BANDS_TO_FIT)
         for tree in trees:
@@ -172,7 +174,7 @@ def fit_bands(problem: Problem, order: Sequence[int], target: float) -> Floorpla
     return None
 
 
-def fit_changed(
+def fit_by_annealing(
     problem: Problem,
     tree: Node,
     target: float,
@@ -180,9 +182,9 @@ def fit_changed(
     rng: random.Random,
     stop: Stop = lambda: False,
 ) -> Floorplan | None:
-    """Anneal a tree until it fits at a target; None if it does not within `moves` moves."""
+    """Anneal a tree until it fits at a target; return None if it does not within `moves` moves."""
     fitting: list[Floorplan] = []
-    unwired = Problem(problem.width, problem.height, problem.curves, problem.edges, Weights(1.0, 0.0))
+    without_wires = Problem(problem.width, problem.height, problem.curves, problem.edges, Weights(1.0, 0.0))
 
     def realize(changed: Node, _: float) -> Floorplan | None:
         found = problem.floorplan(changed, target)
@@ -191,7 +193,7 @@ def fit_changed(
         return found
 
     anneal(
-        unwired,
+        without_wires,
         tree,
         target,
         Schedule(moves, _HEAT, _STEEPNESS),
@@ -202,14 +204,14 @@ def fit_changed(
     return fitting[0] if fitting else None
 
 
-def fit_hard(
+def fit_tight(
     problem: Problem, target: float, moves: int, rng: random.Random, stop: Stop = lambda: False
 ) -> Floorplan | None:
-    """Find a floorplan for kernels that barely fit: sort by size, then anneal bands that are too high."""
+    """Find a floorplan for kernels that barely fit: anneal bands, sorted by size, that may be too high."""
     by_size = sort_runs(range(len(problem.curves)), _sizes(problem, target), len(problem.curves))
-    for share in _HIGHER:
+    for share in _BAND_HEIGHTS:
         for tree in band_trees(problem, by_size, target, problem.width, int(problem.height * share)):
-            plan = fit_changed(problem, tree, target, moves, rng, stop)
+            plan = fit_by_annealing(problem, tree, target, moves, rng, stop)
             if plan is not None:
                 return plan
     return None

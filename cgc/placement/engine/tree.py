@@ -1,8 +1,8 @@
-"""Slicing floorplans: recursive straight cuts of a fabric, with a kernel in every piece.
+"""Slicing floorplans: recursive straight cuts of a fabric into pieces with one kernel each.
 
 A slicing tree describes the cuts. Every node computes, for one target, its shape curves: the least height at
 every width and the least width at every height, each from the curves of its children in one vector operation.
-The shapes of all kernels are thereby chosen together and exactly, and a tree either fits the fabric or not.
+This chooses the shapes of all kernels together and exactly: a tree either fits the fabric or not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-NEVER = 1 << 24  # extent of a rectangle that does not exist; sums of thousands of them fit in 64 bits
+NO_EXTENT = 1 << 24  # extent of a rectangle that does not exist; sums of thousands of them fit in 64 bits
 
 
 class Box(NamedTuple):
@@ -76,36 +76,36 @@ class Node:
 
     def pieces(self, box: Box, shapes: Shapes) -> list[Piece]:
         """Return the pieces of all kernels below this node, which must fit into `box`."""
-        # Trees share nodes, so the curves of a child may be cached for another target than its parent's:
-        # `curves` must be called on every node before it is cut.
+        # Trees share nodes, so a child may have cached curves of another target than its parent. Hence
+        # `curves` is called on every node before it is cut.
         found: list[Piece] = []
-        waiting = [(self, *box)]
-        while waiting:
-            node, x, y, width, height = waiting.pop()
+        pending = [(self, *box)]
+        while pending:
+            node, x, y, width, height = pending.pop()
             if node.leaf >= 0:
                 found.append((node.leaf, x, y, width, height))
             elif node.stacked:
                 for child in node.children:
-                    part = child.curves(shapes)[0].item(width)
-                    waiting.append((child, x, y, width, part))
-                    y += part
+                    extent = child.curves(shapes)[0].item(width)
+                    pending.append((child, x, y, width, extent))
+                    y += extent
             else:
                 # Center a row in the remaining width, close to the centers of the pieces below and above.
                 x += (width - node.curves(shapes)[1].item(height)) // 2
                 for child in node.children:
-                    part = child.curves(shapes)[1].item(height)
-                    waiting.append((child, x, y, part, height))
-                    x += part
+                    extent = child.curves(shapes)[1].item(height)
+                    pending.append((child, x, y, extent, height))
+                    x += extent
         return found
 
     def centers(self, box: Box, shapes: Shapes) -> tuple[list[float], list[float]]:
-        """Return the x and the y of the centers of all pieces, by kernel; the tree must hold all kernels."""
-        # The search spends most of its time here: cached curves are read without a call.
+        """Return the x and the y of the centers of all pieces, by kernel; the tree must have all kernels."""
+        # The search spends most of its time here, so cached curves are read without a call.
         target, count = shapes.target, len(shapes.heights)
-        middles_x, middles_y = [box.x + box.width / 2] * count, [box.y + box.height / 2] * count
-        waiting = [(self, *box)] if self.children else []
-        while waiting:
-            node, x, y, width, height = waiting.pop()
+        centers_x, centers_y = [box.x + box.width / 2] * count, [box.y + box.height / 2] * count
+        pending = [(self, *box)] if self.children else []
+        while pending:
+            node, x, y, width, height = pending.pop()
             stacked = node.stacked
             if not stacked:
                 x += (width - node.curves(shapes)[1].item(height)) // 2
@@ -117,30 +117,30 @@ class Node:
                 else:
                     width = child._widths.item(height)
                 if child.leaf >= 0:
-                    middles_x[child.leaf] = x + width / 2
-                    middles_y[child.leaf] = y + height / 2
+                    centers_x[child.leaf] = x + width / 2
+                    centers_y[child.leaf] = y + height / 2
                 else:
-                    waiting.append((child, x, y, width, height))
+                    pending.append((child, x, y, width, height))
                 if stacked:
                     y += height
                 else:
                     x += width
-        return middles_x, middles_y
+        return centers_x, centers_y
 
     def inner(self) -> list[Node]:
         """Return the inner nodes of this subtree in preorder."""
         found: list[Node] = []
-        waiting = [self]
-        while waiting:
-            node = waiting.pop()
+        pending = [self]
+        while pending:
+            node = pending.pop()
             if node.children:
                 found.append(node)
-                waiting.extend(reversed(node.children))
+                pending.extend(reversed(node.children))
         return found
 
 
 def cut(stacked: bool, children: Sequence[Node]) -> Node:
-    """Make a node of `children`, inlining children that are cut in the same direction."""
+    """Return a node with `children`; a child that is cut in the same direction is inlined."""
     flat: list[Node] = []
     for child in children:
         flat.extend(child.children if child.leaf < 0 and child.stacked == stacked else (child,))
@@ -164,12 +164,12 @@ class Shapes:
     def inverse(self, curve: Ints) -> Ints:
         """Invert a curve from least height by width to least width by height, or back."""
         found = (-curve).searchsorted(self._queries)
-        found[found >= len(curve)] = NEVER
+        found[found >= len(curve)] = NO_EXTENT
         return found
 
 
 def inverse(curve: Ints, lengths: Ints) -> Ints:
-    """Return the least extent in the other direction for each of `lengths`; `NEVER` if there is none."""
+    """Return the least extent in the other direction for each of `lengths`; `NO_EXTENT` if there is none."""
     found = (-curve).searchsorted(-lengths)
-    found[found >= len(curve)] = NEVER
+    found[found >= len(curve)] = NO_EXTENT
     return found

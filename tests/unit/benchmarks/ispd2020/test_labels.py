@@ -73,7 +73,7 @@ def test_labels_of_a_menu_are_those_of_the_kernel(letter: str, factor: float) ->
             assert performance.time <= target * (1 + 1e-9)
             assert performance.memory <= graph.memlimit
         # The smallest rectangle of all is among them, but for values of c' that only memory tells apart.
-        assert int((found.width * found.height).min()) <= 1.05 * curve.least_area(target)
+        assert int((found.width * found.height).min()) <= 1.05 * curve.min_area(target)
 
 
 def test_the_impossible_has_an_empty_menu() -> None:

@@ -10,7 +10,7 @@ from benchmarks.ispd2020.bounds import bounds
 from benchmarks.ispd2020.curves import KernelCurves, graph_curves
 from benchmarks.ispd2020.format import ContestError, parse_graph
 from benchmarks.ispd2020.model import Convolution, Splits, block_kernel, conv_kernel
-from cgc.placement.engine.tree import NEVER
+from cgc.placement.engine.tree import NO_EXTENT
 
 HEADER = "(*\ntest=t\nwidth={0}\nheight={1}\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit={2}\n*)\n"
 
@@ -72,7 +72,7 @@ def test_curves_are_as_good_as_trying_all_arguments(conv: Convolution, memlimit:
     for target in (20, 55, 130, 400, 2000, 20000):
         kept = [item for item in every if item.time <= target]
         for height in range(limit + 1):
-            least = min((item.width for item in kept if item.height <= height), default=NEVER)
+            least = min((item.width for item in kept if item.height <= height), default=NO_EXTENT)
             assert min(curves.at(target).upright[height], 1000) == min(least, 1000)
         options = curves.options(target, 20, 30)
         for splits, rotated in options:

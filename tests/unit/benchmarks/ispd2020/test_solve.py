@@ -19,7 +19,7 @@ from benchmarks.ispd2020.format import parse_graph, parse_solution
 from benchmarks.ispd2020.model import ContestGraph
 from benchmarks.ispd2020.score import score
 from benchmarks.ispd2020.solve import solve
-from cgc.placement.engine.packing import MOST_KERNELS
+from cgc.placement.engine.packing import MAX_COLUMN_KERNELS
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "data" / "ispd2020"
 SAMPLE_SCORES = {"A": 74_617.5, "C": 154_597.5, "D": 61_891.5}
@@ -118,7 +118,7 @@ class Questions:
 
 def test_more_kernels_than_the_column_search_takes() -> None:
     kernels = 200
-    assert kernels > MOST_KERNELS
+    assert kernels > MAX_COLUMN_KERNELS
     result = solve(graph_of(kernels, side=400), 3, clock=Questions())
     assert result.score.legal
     assert result.score.objective < 2 * result.known_bounds.objective

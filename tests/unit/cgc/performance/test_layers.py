@@ -10,7 +10,7 @@ from cgc.kernels import Kernel, KernelGraph
 from cgc.kernels.families import FAMILIES
 from cgc.layers.traffic import LayerTraffic
 from cgc.performance.layers import (
-    PART_S,
+    PART_LATENCY_S,
     UPDATE_BYTES_PER_S,
     LayerCost,
     StreamedPerformance,
@@ -49,8 +49,8 @@ def test_the_wafer_is_larger_than_what_a_pipeline_is_placed_on_and_its_links_car
 def test_parts_of_layers_follow_each_other() -> None:
     found = estimate(layer(1, 2, copies=2), layer(3, 4), batch=4)
     assert found.parts["compute"] == pytest.approx(2 * (1 + 2) + 4 * (3 + 4))
-    assert found.parts["latency"] == pytest.approx(4 * PART_S)
-    assert found.step_s == pytest.approx(34 + 4 * PART_S)
+    assert found.parts["latency"] == pytest.approx(4 * PART_LATENCY_S)
+    assert found.step_s == pytest.approx(34 + 4 * PART_LATENCY_S)
     assert [time.compute_s for time in found.layers] == pytest.approx([6, 28])
     assert found.bound_by == "compute"
 
@@ -61,20 +61,20 @@ def test_weights_come_while_the_layer_before_computes() -> None:
     found = estimate(
         layer(1, 1, weights=weights, backward_weights=weights), layer(5, 5, weights=weights), batch=1
     )
-    passes = max(1 + PART_S, 2) + max(10 + 2 * PART_S, 2) + (1 + PART_S)
+    passes = max(1 + PART_LATENCY_S, 2) + max(10 + 2 * PART_LATENCY_S, 2) + (1 + PART_LATENCY_S)
     assert found.step_s == pytest.approx(2 + passes)
-    assert found.parts["weight bandwidth"] == pytest.approx(2 + 2 - (1 + PART_S))
-    assert found.layers[0].exposed_s == pytest.approx(2 + 2 - (1 + PART_S))
+    assert found.parts["weight bandwidth"] == pytest.approx(2 + 2 - (1 + PART_LATENCY_S))
+    assert found.layers[0].exposed_s == pytest.approx(2 + 2 - (1 + PART_LATENCY_S))
     assert found.layers[1].exposed_s == 0
 
 
 def test_gradients_leave_while_the_next_part_computes() -> None:
     found = estimate(layer(1, 1), layer(5, 5, gradients=int(3 * LINK)))
-    assert found.parts["weight bandwidth"] == pytest.approx(3 - (1 + PART_S))
+    assert found.parts["weight bandwidth"] == pytest.approx(3 - (1 + PART_LATENCY_S))
 
 
 def test_without_a_backward_pass_there_is_half_of_the_latency() -> None:
-    assert estimate(layer(1), layer(1)).step_s == pytest.approx(2 + 2 * PART_S)
+    assert estimate(layer(1), layer(1)).step_s == pytest.approx(2 + 2 * PART_LATENCY_S)
 
 
 def test_activations_that_do_not_fit_go_through_in_micro_batches_and_weights_come_again() -> None:
@@ -83,7 +83,7 @@ def test_activations_that_do_not_fit_go_through_in_micro_batches_and_weights_com
     whole, split = (estimate(*layers, batch=8, peak=peak) for peak in (room, int(3.5 * room)))
     assert (whole.micro_batches, whole.samples_per_micro_batch) == (1, 8)
     assert (split.micro_batches, split.samples_per_micro_batch) == (4, 2)
-    again = 2 * PART_S + (0.1 - PART_S)
+    again = 2 * PART_LATENCY_S + (0.1 - PART_LATENCY_S)
     assert split.step_s == pytest.approx(whole.step_s + 3 * again)
     assert split.parts["activation memory"] == pytest.approx(3 * again)
     assert split.bound_by == "activation memory"
@@ -103,9 +103,9 @@ def test_updates_overlap_the_backward_pass_unless_they_wait_for_all_gradients() 
     assert estimate(*layers).parts["update"] == pytest.approx(1, abs=1e-6)
     assert estimate(*layers, joined_update=True).parts["update"] == pytest.approx(1, abs=1e-6)
     slow = [layer(1, 1, gradients=8, update=second), layer(1, 1, gradients=8, update=3 * second)]
-    assert estimate(*slow).parts["update"] == pytest.approx(1 + 3 - (1 + PART_S), abs=1e-6)
+    assert estimate(*slow).parts["update"] == pytest.approx(1 + 3 - (1 + PART_LATENCY_S), abs=1e-6)
     assert estimate(*slow, joined_update=True).parts["update"] == pytest.approx(
-        1 + 3 - (1 + PART_S), abs=1e-6
+        1 + 3 - (1 + PART_LATENCY_S), abs=1e-6
     )
     assert estimate(layer(gradients=8, update=second)).bound_by == "update"
 

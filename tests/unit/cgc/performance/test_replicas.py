@@ -89,15 +89,17 @@ def test_the_rate_is_that_of_all_copies_with_the_exchange(mnist: KernelGraph, co
     overall = found.performance.overall
     assert found.count == count
     assert found.samples == 256 // count
-    cycles = found.samples * found.one.deltat_cycles + found.exchange.cycles
+    cycles = found.samples * found.per_replica.deltat_cycles + found.exchange.cycles
     assert found.step_cycles == cycles
     assert found.samples_per_s == pytest.approx(256 * FABRIC.clock_hz / cycles)
-    assert overall.active_pes == count * found.one.active_pes == found.boxes.active_pes
+    assert overall.active_pes == count * found.per_replica.active_pes == found.boxes.active_pes
     assert overall.active_pes_percent == pytest.approx(100 * overall.active_pes / 307_840)
-    share = found.samples * found.one.deltat_cycles / cycles
-    assert overall.compute_utilization_percent == pytest.approx(share * found.one.compute_utilization_percent)
+    share = found.samples * found.per_replica.deltat_cycles / cycles
+    assert overall.compute_utilization_percent == pytest.approx(
+        share * found.per_replica.compute_utilization_percent
+    )
     assert found.exchange.exchange_cycles > 0
-    assert found.samples_per_s < count * found.one.samples_per_s
+    assert found.samples_per_s < count * found.per_replica.samples_per_s
 
 
 def test_one_copy_is_the_model_as_it_is_without_replicas(mnist: KernelGraph) -> None:
@@ -122,7 +124,9 @@ def test_host_links_are_shared_and_end_the_search(mnist: KernelGraph) -> None:
     assert tried[-1].performance.bottleneck == INPUT
     assert all(found.performance.bottleneck != INPUT for found in tried[:-1])
     last = tried[-1]
-    assert last.one.transmission_cycles == slow.input_cycles(last.count * mnist.input_bytes_per_sample)
+    assert last.per_replica.transmission_cycles == slow.input_cycles(
+        last.count * mnist.input_bytes_per_sample
+    )
     assert best.count < 32
 
 
@@ -136,7 +140,7 @@ def test_an_evaluation_has_no_exchange() -> None:
     assert replicate(train, FABRIC, 2).exchange.cycles > 0
     found = replicate(evaluation, FABRIC, 2)
     assert found.exchange.cycles == 0
-    assert found.samples_per_s == pytest.approx(2 * found.one.samples_per_s)
+    assert found.samples_per_s == pytest.approx(2 * found.per_replica.samples_per_s)
 
 
 def test_samples_that_cannot_be_shared_are_refused(mnist: KernelGraph) -> None:

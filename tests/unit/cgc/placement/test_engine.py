@@ -11,8 +11,8 @@ import pytest
 
 from cgc.placement.engine.anneal import Schedule, anneal, push
 from cgc.placement.engine.problem import Curves, Edges, Floorplan, Problem, Weights
-from cgc.placement.engine.starts import band_trees, fit_bands, fit_hard, flow_order, short_order, sort_runs
-from cgc.placement.engine.tree import NEVER, Box, Ints, Node, cut
+from cgc.placement.engine.starts import band_trees, fit_bands, fit_tight, flow_order, shorten_order, sort_runs
+from cgc.placement.engine.tree import NO_EXTENT, Box, Ints, Node, cut
 from cgc.placement.model import Rect
 
 pytestmark = pytest.mark.usefixtures("full_placement")
@@ -22,7 +22,7 @@ class Choice:
     """A kernel of some rectangles, each in both orientations, whatever the target."""
 
     def __init__(self, *sizes: tuple[int, int]) -> None:
-        self._heights = np.full(65, NEVER, dtype=np.int64)
+        self._heights = np.full(65, NO_EXTENT, dtype=np.int64)
         for width, height in [*sizes, *((height, width) for width, height in sizes)]:
             self._heights[width:] = np.minimum(self._heights[width:], height)
 
@@ -55,7 +55,7 @@ def pieces_of(problem: Problem, plan: Floorplan | None) -> list[Box]:
 def test_a_full_box_packs_without_a_gap() -> None:
     kernels = [Choice(size) for size in [(4, 6), (4, 6), (2, 8), (2, 8), (8, 2)]]
     problem = problem_of(kernels, 12, 8)
-    pieces_of(problem, fit_hard(problem, 1, 2000, random.Random(0)))
+    pieces_of(problem, fit_tight(problem, 1, 2000, random.Random(0)))
 
 
 def test_a_kernel_takes_the_proportions_that_fit() -> None:
@@ -90,7 +90,7 @@ def test_trees_at_different_targets_may_share_pieces() -> None:
 def test_graphs_that_do_not_fit_have_no_floorplan(sizes: list[tuple[int, int]]) -> None:
     problem = problem_of([Choice(size) for size in sizes], 8, 8)
     assert fit_bands(problem, range(len(sizes)), 1) is None
-    assert fit_hard(problem, 1, 200, random.Random(0)) is None
+    assert fit_tight(problem, 1, 200, random.Random(0)) is None
 
 
 def test_bands_follow_the_order_and_every_other_one_runs_back() -> None:
@@ -132,7 +132,7 @@ def test_four_rectangles_fit_exactly_where_brute_force_finds_a_packing() -> None
         if sum(w * h for w, h in sizes) > width * height:
             continue
         problem = problem_of([Choice(size) for size in sizes], width, height)
-        plan = fit_bands(problem, range(4), 1) or fit_hard(problem, 1, 1000, random.Random(0))
+        plan = fit_bands(problem, range(4), 1) or fit_tight(problem, 1, 1000, random.Random(0))
         verdict = fits_somehow(sizes, width, height)
         assert (plan is not None) == verdict, (sizes, width, height)
         if plan is not None:
@@ -190,7 +190,7 @@ def test_push_takes_along_what_is_in_the_way(axis: int, turned: bool) -> None:
     along = np.array([0, 2, 5, 5, 30])
     across = np.array([10, 11, 12, 20, 10])
     places = np.stack([38 - along if turned else along, across][:: 1 if axis == 0 else -1], axis=1)
-    pushed = push(problem, places, np.full((5, 2), 2), most_passes=1)[:, axis]
+    pushed = push(problem, places, np.full((5, 2), 2), max_passes=1)[:, axis]
     assert (38 - pushed if turned else pushed).tolist() == [30, 32, 34, 5, 34]
 
 
@@ -215,7 +215,7 @@ def test_flow_order_puts_sources_first_and_survives_cycles() -> None:
 
 def test_short_order_untangles_a_chain() -> None:
     order = [0, 4, 1, 5, 2, 6, 3, 7]
-    found = short_order(order, chain(8), [1.0] * 8, 2000, random.Random(0))
+    found = shorten_order(order, chain(8), [1.0] * 8, 2000, random.Random(0))
     assert found in ([*range(8)], [*reversed(range(8))])
 
 

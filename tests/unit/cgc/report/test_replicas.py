@@ -92,7 +92,7 @@ def test_a_step_reports_the_gain_of_a_larger_batch(graph: KernelGraph) -> None:
     report = report_of(graph, 8)
     assert report.pipelined.replicas is not None
     copies = report.pipelined.replicas.copies
-    cycles = 2 * copies.samples * copies.one.deltat_cycles + copies.exchange.cycles
+    cycles = 2 * copies.samples * copies.per_replica.deltat_cycles + copies.exchange.cycles
     assert f"about {2 * 256 * FABRIC.clock_hz / cycles:,.0f} samples/s" in report.suggestions[0]
     assert len(report.suggestions) > 1
 

@@ -261,7 +261,7 @@ def test_where_compute_bounds_the_rate_its_kernel_is_named(report: CompileReport
 
 def test_micro_batches_that_the_program_asks_for_are_not_put_on_the_memory(report: CompileReport) -> None:
     asked = bound_by(report, "activation memory", micro_batches=4)
-    assert asked.streamed.performance.fits_at_once
+    assert asked.streamed.performance.fits_unsplit
     verdict = render_verdict(asked)
     assert "the program asks for 4 micro-batches, of 0.0 MB of activations each" in verdict
     assert "16-bit" not in verdict

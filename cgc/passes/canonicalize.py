@@ -1,8 +1,8 @@
 """Canonicalization: one simple form for expressions that can be written in several ways.
 
-Every rule keeps the result bit for bit, also for NaN, infinities and signed zeros (only which NaN an
-operation on NaN returns is left open, as in IEEE 754). Hence `x + 0.0` stays, because -0.0 + 0.0 is 0.0, but
-`x + -0.0` and `x - 0.0` are x; `x * 0` and `x - x` stay. Sums are never reordered.
+Every rule preserves the result bit for bit, also for NaN, infinities and signed zeros (except the payload of
+NaN, which IEEE 754 leaves open). So `x + 0.0` is not simplified, because -0.0 + 0.0 is 0.0, but `x + -0.0`
+and `x - 0.0` are; `x * 0` and `x - x` are not. Sums are never reordered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
 from cgc.cirh.types import FLOATS, element_count, element_type, numpy_dtype, shape_of, tensor_of, tensor_type
-from cgc.passes.channels_last import before_repeating, behind_images
+from cgc.passes.channels_last import divide_before_broadcast, sink_channels_first
 from cgc.passes.constant_fold import constant_splat, is_splat_of
 from cgc.passes.products import (
     matmul,
@@ -44,7 +44,7 @@ def _is_float(value: SSAValue) -> bool:
 
 
 def constant_to_the_right(op: BinaryOp) -> Replacement:
-    """`const + x` -> `x + const`, for commutative ops; also for a constant that is repeated."""
+    """`const + x` -> `x + const` for commutative ops; the constant may be broadcast."""
     if _is_constant(op.lhs) and not _is_constant(op.rhs):
         return type(op)(op.rhs, op.lhs)
     return None
@@ -59,14 +59,14 @@ def same_operands(op: BinaryOp) -> Replacement:
     return op.lhs if op.lhs is op.rhs else None
 
 
-def _both_ways(op: BinaryOp) -> tuple[tuple[SSAValue, SSAValue], tuple[SSAValue, SSAValue]]:
+def _both_orders(op: BinaryOp) -> tuple[tuple[SSAValue, SSAValue], tuple[SSAValue, SSAValue]]:
     return (op.lhs, op.rhs), (op.rhs, op.lhs)
 
 
 def add(op: ops.AddOp) -> Replacement:
     """`x + -0.0` -> `x` (integers: `x + 0`); `x + -y` -> `x - y`."""
     zero = -0.0 if _is_float(op.result) else 0
-    for x, other in _both_ways(op):
+    for x, other in _both_orders(op):
         if is_splat_of(other, zero):
             return x
         if isinstance(other.owner, ops.NegOp):
@@ -85,7 +85,7 @@ def sub(op: ops.SubOp) -> Replacement:
 
 def mul(op: ops.MulOp) -> Replacement:
     """`x * 1` -> `x`; `x * -1` -> `-x` for floats and signed integers; `x * 0` -> `0` only for integers."""
-    for x, other in _both_ways(op):
+    for x, other in _both_orders(op):
         splat = constant_splat(other)
         if splat is None:
             continue
@@ -106,19 +106,19 @@ def div(op: ops.DivOp) -> Replacement:
 
 
 def by_one(op: BinaryOp) -> Replacement:
-    """`x ** 1` -> `x`; `x // 1` -> `x` for integers (floats are rounded by it)."""
+    """`x ** 1` -> `x`; `x // 1` -> `x` for integers, since it rounds floats."""
     rounds = isinstance(op, ops.FloorDivOp) and _is_float(op.result)
     return op.lhs if not rounds and is_splat_of(op.rhs, 1) else None
 
 
 def square(op: ops.PowOp) -> Replacement:
-    """`x ** 2` -> `x * x`, the exact square in the same rounding."""
+    """`x ** 2` -> `x * x`, which has the same rounding."""
     return ops.MulOp(op.lhs, op.lhs) if is_splat_of(op.rhs, 2) else None
 
 
 def bitwise_neutral(op: BinaryOp) -> Replacement:
-    """`x and true`, `x or false`, `x xor false` -> `x`, and the same with all bits of integers."""
-    for x, other in _both_ways(op):
+    """`x and true`, `x or false`, `x xor false` -> `x`; also for all bits of integers."""
+    for x, other in _both_orders(op):
         splat = constant_splat(other)
         if splat is not None and (np.invert(splat) if isinstance(op, ops.AndOp) else splat) == 0:
             return x
@@ -131,7 +131,7 @@ def neg(op: ops.NegOp) -> Replacement:
 
 
 def logical_not(op: ops.NotOp) -> Replacement:
-    """`not not x` -> `x`; `not (a == b)` -> `a != b`. The orderings are inverted for integers only (NaN)."""
+    """`not not x` -> `x`; `not (a == b)` -> `a != b`; other comparisons only of integers, because of NaN."""
     inner = op.x.owner
     if isinstance(inner, ops.NotOp):
         return inner.x
@@ -165,7 +165,7 @@ def select(op: ops.SelectOp) -> Replacement:
 
 
 def constant_branch_last(op: ops.SelectOp) -> Replacement:
-    """`a == b ? 0 : x` -> `a != b ? x : 0`, where the negation is free or applies to repeated elements."""
+    """`a == b ? 0 : x` -> `a != b ? x : 0`, if the negation is free or before a broadcast."""
     if constant_splat(op.on_true) is None or constant_splat(op.on_false) is not None:
         return None
     negated = _negate_condition(op.cond.owner)
@@ -173,7 +173,7 @@ def constant_branch_last(op: ops.SelectOp) -> Replacement:
 
 
 def _negate_condition(op: object) -> tuple[CirhOp, ...] | None:
-    """Return ops that negate a condition, the last with the result; None where they would be new work."""
+    """Return ops that negate a condition, the last with the result; None if they would be additional work."""
     if isinstance(op, ops.CompareOp) and (op.direction in ("EQ", "NE") or not _is_float(op.lhs)):
         return (ops.CompareOp(op.lhs, op.rhs, _INVERSE_DIRECTION[op.direction]),)
     if isinstance(op, ops.ConstOp):
@@ -185,7 +185,7 @@ def _negate_condition(op: object) -> tuple[CirhOp, ...] | None:
 
 
 def cast(op: ops.CastOp) -> Replacement:
-    """Drop a cast to the same type, and a cast before another one that loses nothing."""
+    """Drop a cast to the same type, and a lossless cast before another one."""
     if op.x.type == op.result.type:
         return op.x
     inner = op.x.owner
@@ -216,7 +216,7 @@ def transpose(op: ops.TransposeOp) -> Replacement:
 
 
 def transpose_of_units(op: ops.TransposeOp) -> Replacement:
-    """Move dimensions of size 1 by a reshape; a reshape that adds them goes after the transpose."""
+    """Replace a transpose of dimensions of size 1 with a reshape; move a reshape that adds them after it."""
     before, after = shape_of(op.x), shape_of(op.result)
     moved = [dim for dim in op.permutation if before[dim] != 1]
     if moved == sorted(moved):
@@ -224,16 +224,16 @@ def transpose_of_units(op: ops.TransposeOp) -> Replacement:
     inner = op.x.owner
     if not isinstance(inner, ops.ReshapeOp) or len(shape_of(inner.x)) >= len(before):
         return None
-    places = _map_dimensions(before, shape_of(inner.x))
-    if places is None:
+    targets = _map_dimensions(before, shape_of(inner.x))
+    if targets is None:
         return None
     units = [dim for dim, size in enumerate(shape_of(inner.x)) if size == 1]
-    transposed = ops.TransposeOp(inner.x, [*(places[dim] for dim in moved), *units])
+    transposed = ops.TransposeOp(inner.x, [*(targets[dim] for dim in moved), *units])
     return transposed, ops.ReshapeOp(transposed, after)
 
 
 def broadcast(op: ops.BroadcastInDimOp) -> Replacement:
-    """Replace a broadcast that repeats nothing by x or a reshape; merge a broadcast of a broadcast."""
+    """Replace a broadcast that repeats nothing with x or a reshape; merge a broadcast of a broadcast."""
     if op.x.type == op.result.type:
         return op.x
     shape, inner = shape_of(op.result), op.x.owner
@@ -250,10 +250,10 @@ def broadcast_of_reshape(op: ops.BroadcastInDimOp) -> Replacement:
     inner = op.x.owner
     if not isinstance(inner, ops.ReshapeOp):
         return None
-    places = _find_dimensions(shape_of(inner.x), shape_of(op.x), op)
-    if places is None:
+    positions = _find_dimensions(shape_of(inner.x), shape_of(op.x), op)
+    if positions is None:
         return None
-    dims = [op.broadcast_dimensions[place] for place in places]
+    dims = [op.broadcast_dimensions[position] for position in positions]
     return ops.BroadcastInDimOp(inner.x, shape_of(op.result), dims)
 
 
@@ -262,25 +262,26 @@ def _find_dimensions(
 ) -> list[int] | None:
     """Return the positions of the dimensions of `source` in `between`, which has more of size 1; or None.
 
-    A dimension of size 1 is one that the broadcast repeats, if there is a choice.
+    If there is a choice for a dimension of size 1, take one that the broadcast repeats.
     """
     result, repeated = shape_of(op.result), op.broadcast_dimensions
-    places: list[int] = []
+    positions: list[int] = []
     free = list(range(len(between)))
     for index, size in enumerate(source):
         following = [n for n in source[index + 1 :] if n != 1]
-        choices = [place for place in free if between[place] == size]
+        choices = [position for position in free if between[position] == size]
         if size == 1:
             limit = next(
-                (place for place in free if following and between[place] == following[0]), len(between)
+                (position for position in free if following and between[position] == following[0]),
+                len(between),
             )
-            units = [place for place in choices if place < limit]
-            choices = sorted(units, key=lambda place: result[repeated[place]] == 1)
+            units = [position for position in choices if position < limit]
+            choices = sorted(units, key=lambda position: result[repeated[position]] == 1)
         if not choices:
             return None
-        places.append(choices[0])
-        free = [place for place in free if place > choices[0]]
-    return places if all(between[i] == 1 for i in range(len(between)) if i not in places) else None
+        positions.append(choices[0])
+        free = [position for position in free if position > choices[0]]
+    return positions if all(between[i] == 1 for i in range(len(between)) if i not in positions) else None
 
 
 def reshape_of_broadcast(op: ops.ReshapeOp) -> Replacement:
@@ -299,33 +300,31 @@ def reshape_of_broadcast(op: ops.ReshapeOp) -> Replacement:
 
 
 def _map_dimensions(before: Sequence[int], after: Sequence[int]) -> dict[int, int] | None:
-    """Map dimensions of `before` that are not 1 to those of `after`; None where these differ."""
+    """Map the dimensions of `before` larger than 1 to those of `after`; return None if these differ."""
     sources = [dim for dim, size in enumerate(before) if size != 1]
     targets = [dim for dim, size in enumerate(after) if size != 1]
     same = [before[dim] for dim in sources] == [after[dim] for dim in targets]
     return dict(zip(sources, targets, strict=True)) if same else None
 
 
-def _move_dimensions(places: Sequence[int | None], after: Sequence[int]) -> list[int] | None:
-    """Return rising dimensions of `after`: those given, and for each None one of size 1 between; or None."""
+def _move_dimensions(targets: Sequence[int | None], after: Sequence[int]) -> list[int] | None:
+    """Return ascending dimensions of `after`: the targets, and one of size 1 for each None; or None."""
     dims: list[int] = []
-    for index, place in enumerate(places):
+    for index, target in enumerate(targets):
         first = dims[-1] + 1 if dims else 0
-        limit = next((later for later in places[index:] if later is not None), len(after))
-        if place is None:
-            place = next((dim for dim in range(first, limit) if after[dim] == 1), None)
-        if place is None or place < first:
+        limit = next((later for later in targets[index:] if later is not None), len(after))
+        if target is None:
+            target = next((dim for dim in range(first, limit) if after[dim] == 1), None)
+        if target is None or target < first:
             return None
-        dims.append(place)
+        dims.append(target)
     return dims
 
 
 def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
-    """Let a reduction drop or keep the dimensions that a reshape of its result drops or adds.
-
-    If only the last dimension is left, the reduction is over all dimensions before it, also those of size 1,
-    and drops them: statistics of channels are vectors.
-    """
+    """Merge a reshape into a reduction that drops or keeps its dimensions instead."""
+    # If only the last dimension is left, reduce all dimensions before it, also those of size 1, and drop
+    # them: statistics of channels are vectors.
     inner = op.x.owner
     if not isinstance(inner, ops.ReduceOp) or not inner.dimensions:
         return None
@@ -333,7 +332,7 @@ def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
     unreduced = set(range(len(leading) + 1)).difference(inner.dimensions)
     if shape_of(op.result) == (last,) and len(leading) in unreduced:
         return ops.ReduceOp(inner.x, inner.reduce_kind, range(len(leading)))
-    if over_all_but_the_last(inner):
+    if reduces_all_but_last(inner):
         return None
     other = ops.ReduceOp(inner.x, inner.reduce_kind, inner.dimensions, not inner.keep_dims)
     if other.result.type == op.result.type:
@@ -348,7 +347,7 @@ def concat(op: ops.ConcatOp) -> Replacement:
 
 
 def slice_(op: ops.SliceOp) -> Replacement:
-    """Drop a slice of everything; merge a slice of a slice."""
+    """Drop a slice of the whole tensor; merge a slice of a slice."""
     if op.x.type == op.result.type:
         return op.x
     inner = op.x.owner
@@ -365,7 +364,7 @@ def slice_(op: ops.SliceOp) -> Replacement:
 
 
 def slice_of_broadcast(op: ops.SliceOp) -> Replacement:
-    """Repeat less instead of slicing along dimensions that a broadcast repeats."""
+    """Replace a slice along dimensions that a broadcast repeats with a smaller broadcast."""
     inner = op.x.owner
     if not isinstance(inner, ops.BroadcastInDimOp):
         return None
@@ -389,38 +388,38 @@ def reduce(op: ops.ReduceOp) -> Replacement:
 # Statistics of channels become vectors: `[channels]` where a program writes `[1, ..., 1, channels]`. A
 # reduction over all dimensions but the last drops them, and ops on its result work on vectors, up to the
 # broadcast that repeats them.
-def over_all_but_the_last(op: ops.ReduceOp) -> bool:
-    """Return whether a reduction is over all dimensions but the last, of two or more."""
+def reduces_all_but_last(op: ops.ReduceOp) -> bool:
+    """Return True if a reduction is over all dimensions but the last, of two or more."""
     rank = len(shape_of(op.x))
     return rank > 1 and op.dimensions == tuple(range(rank - 1))
 
 
 def reduce_to_vector(op: ops.ReduceOp) -> Replacement:
     """Drop the dimensions that a reduction of channels keeps, and add them to its result."""
-    if not op.keep_dims or not over_all_but_the_last(op):
+    if not op.keep_dims or not reduces_all_but_last(op):
         return None
     vector = ops.ReduceOp(op.x, op.reduce_kind, op.dimensions)
     return vector, ops.ReshapeOp(vector, shape_of(op.result))
 
 
 def on_vectors(op: UnaryOp | BinaryOp) -> Replacement:
-    """`f([c] -> [1, ..., 1, c])` -> `f([c]) -> [1, ..., 1, c]`, of constants and such vectors."""
+    """`f([c] -> [1, ..., 1, c])` -> `f([c]) -> [1, ..., 1, c]`; other operands may be constants."""
     shape = shape_of(op.results[0])
     if len(shape) < 2 or math.prod(shape[:-1]) != 1:
         return None
     if not any(isinstance(operand.owner, ops.ReshapeOp) for operand in op.operands):
         return None
-    made: list[CirhOp] = []
-    vectors = [_as_vector(operand, made) for operand in op.operands]
-    found = [vector for vector in vectors if vector is not None]
-    if len(found) < len(vectors):
+    constants: list[CirhOp] = []
+    vectors = [_as_vector(operand, constants) for operand in op.operands]
+    present = [vector for vector in vectors if vector is not None]
+    if len(present) < len(vectors):
         return None
-    result = type(op)(*found)
-    return *made, result, ops.ReshapeOp(result, shape)
+    result = type(op)(*present)
+    return *constants, result, ops.ReshapeOp(result, shape)
 
 
-def _as_vector(value: SSAValue, made: list[CirhOp]) -> SSAValue | None:
-    """Return the vector that a value is a reshape of; a splat becomes a constant, added to `made`."""
+def _as_vector(value: SSAValue, constants: list[CirhOp]) -> SSAValue | None:
+    """Return the vector that a value is a reshape of; a splat becomes a constant, added to `constants`."""
     owner, size = value.owner, shape_of(value)[-1]
     if isinstance(owner, ops.ReshapeOp) and shape_of(owner.x) == (size,):
         return owner.x
@@ -428,18 +427,18 @@ def _as_vector(value: SSAValue, made: list[CirhOp]) -> SSAValue | None:
     if splat is None:
         return None
     constant = ops.ConstOp.splat(splat, tensor_type((size,), tensor_of(value).element_type))
-    made.append(constant)
+    constants.append(constant)
     return constant.result
 
 
 Rule: TypeAlias = Callable[[Any], Replacement]
 
-# Op class -> its rules. They are looked up by class, so their number does not slow down the walk.
+# Rules by op class, so that their total number does not slow down the walk.
 RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.AddOp: (add, on_vectors),
     ops.SubOp: (sub, on_vectors),
     ops.MulOp: (mul, on_vectors),
-    ops.DivOp: (div, on_vectors, before_repeating),
+    ops.DivOp: (div, on_vectors, divide_before_broadcast),
     ops.PowOp: (by_one, square),
     ops.FloorDivOp: (by_one,),
     ops.MaxOp: (same_operands,),
@@ -447,7 +446,7 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.AndOp: (same_operands, bitwise_neutral),
     ops.OrOp: (same_operands, bitwise_neutral),
     ops.XorOp: (bitwise_neutral,),
-    # Not on vectors: fusion takes negations out of reshapes.
+    # No `on_vectors`, since fusion moves negations out of reshapes.
     ops.NegOp: (neg,),
     ops.NotOp: (logical_not,),
     ops.AbsOp: (idempotent, absolute),
@@ -480,11 +479,11 @@ def simplify(op: CirhOp) -> Replacement:
         replacement = rule(op)
         if replacement is not None:
             return replacement
-    ordered = constant_to_the_right(op) if type(op) in _ORDERLESS else None  # type: ignore[arg-type]
-    return behind_images(op) if ordered is None else ordered
+    ordered = constant_to_the_right(op) if type(op) in _COMMUTATIVE else None  # type: ignore[arg-type]
+    return sink_channels_first(op) if ordered is None else ordered
 
 
-_ORDERLESS = frozenset(op for op in ops.COMMUTATIVE if issubclass(op, BinaryOp))
+_COMMUTATIVE = frozenset(op for op in ops.COMMUTATIVE if issubclass(op, BinaryOp))
 
 
 @dataclass(frozen=True)

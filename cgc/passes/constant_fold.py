@@ -1,4 +1,4 @@
-"""Constant folding: ops whose operands are all constants are computed at compile time.
+"""Constant folding: compute ops at compile time if all their operands are constants.
 
 Values come from the lowerings of the ops (`cgc.lowering.evaluate`). Basic operations have the bits that the
 device computes, except for the sign of a sum that is zero; functions such as exp are at least as accurate.
@@ -34,7 +34,7 @@ from cgc.passes.rewriting import current_watch, drop, replace_uses
 
 @dataclass(frozen=True)
 class ConstantFoldPass(ModulePass):
-    """Replaces ops on constants by constants.
+    """Replaces ops on constants with constants.
 
     Attributes:
         max_elements: a result of more elements than this is folded only if it is no larger than the largest
@@ -97,8 +97,8 @@ def evaluate(op: CirhOp, operands: Sequence[AnyArray]) -> AnyArray | None:
     """
     if op.TRAITS.samples is Samples.DRAWN:
         return None  # The seed takes less memory than the numbers.
-    # Not at the top: it loads JAX (0.3 s), which a compile that is found in the cache does not need. Other
-    # compiles have loaded it already. Ten ops of a transformer take 13 ms, for tracing; running their
+    # Imported here because it loads JAX (0.3 s), which a compile that is found in the cache does not need;
+    # other compiles have already loaded it. Ten ops of a transformer take 13 ms, for tracing; running their
     # lowerings with `jax.jit` takes 340 ms, and their last bits would depend on the compiling machine.
     from cgc.lowering.evaluate import evaluate_lowering
 
@@ -123,10 +123,7 @@ def evaluate_value(value: SSAValue, limit: int) -> AnyArray | None:
 
 
 def constant_splat(value: SSAValue) -> Any | None:
-    """Return the numpy scalar that every element of `value` is known to be, or None.
-
-    Looks through ops that only move or repeat elements.
-    """
+    """Return the constant that all elements of a value equal, through moves and broadcasts; else None."""
     owner: Any = value.owner
     while type(owner) in _MOVES:
         owner = owner.x.owner
@@ -137,16 +134,16 @@ _MOVES = frozenset((BroadcastInDimOp, ReshapeOp, TransposeOp))
 
 
 def splat_value(rewriter: PatternRewriter, number: float, like: Tensor) -> SSAValue:
-    """Return a value of type `like` with one number everywhere, which takes the memory of that one number."""
-    made = ConstOp.splat(number, tensor_type((), like.element_type))
-    spread = BroadcastInDimOp(made, like.get_shape(), ())
-    rewriter.insert(made)
-    rewriter.insert(spread)
-    return spread.result
+    """Return a value of type `like` with equal elements: a broadcast, which stores only one of them."""
+    scalar = ConstOp.splat(number, tensor_type((), like.element_type))
+    broadcast = BroadcastInDimOp(scalar, like.get_shape(), ())
+    rewriter.insert(scalar)
+    rewriter.insert(broadcast)
+    return broadcast.result
 
 
 def is_splat_of(value: SSAValue, number: float) -> bool:
-    """Return whether every element of `value` is `number`; -0.0 and 0.0 are different numbers here."""
+    """Return True if all elements of `value` are the constant `number`; -0.0 and 0.0 differ."""
     splat = constant_splat(value)
     if splat is None or float(splat) != number:
         return False

@@ -1,7 +1,7 @@
 """Native constraints and rewrites of the patterns of `fuse`: conditions that PDL alone cannot express.
 
-A constraint returns a truth value, or its result, None for no match. The first argument of a rewrite is a
-rewriter, with which it makes ops.
+A constraint returns a bool, or its result, or None for no match. The first argument of a rewrite is a
+rewriter, which inserts its ops.
 """
 
 from __future__ import annotations
@@ -22,86 +22,86 @@ from cgc.passes.constant_fold import constant_splat, evaluate_value, splat_value
 from cgc.passes.matching import Constraint
 from cgc.passes.sums import SUM_CONSTRAINTS, SUM_REWRITES
 
-_LARGEST_MASK = 2**26  # elements of a mask that is looked at: 8192 queries of as many keys
+_MAX_MASK_ELEMENTS = 2**26  # of a mask that is evaluated: 8192 queries and keys
 
-_ROUNDING = 1e-6  # relative difference of numbers that differ by rounding to float32 only
+_ROUNDING_TOLERANCE = 1e-6  # relative difference of numbers that differ by rounding to float32 only
 
 
 def is_float32(value: SSAValue) -> bool:
-    """Return whether a value is of float32; patterns are for programs before the choice of precision."""
+    """Return True if a value is of float32, as all values are before the precision pass."""
     return dtype_name(tensor_of(value)) == "float32"
 
 
 def number(value: SSAValue) -> FloatAttr | None:
-    """Return the number that every element is known to be."""
+    """Return the constant that all elements are; None for other values."""
     splat = constant_splat(value)
     return None if splat is None else float_attr(float(splat))
 
 
 def is_number(value: SSAValue, expected: FloatAttr) -> bool:
-    """Return whether every element is known to be this number, but for rounding."""
+    """Return True if all elements are a constant that equals a number, up to rounding."""
     splat = constant_splat(value)
-    return splat is not None and math.isclose(float(splat), expected.value.data, rel_tol=_ROUNDING)
+    return splat is not None and math.isclose(float(splat), expected.value.data, rel_tol=_ROUNDING_TOLERANCE)
 
 
 def is_constant(value: SSAValue) -> bool:
-    """Return whether every element is known to be one number."""
+    """Return True if all elements are one constant."""
     return constant_splat(value) is not None
 
 
-def is_taken_in(op: ops.NegOp) -> bool:
-    """Return whether an op that has a rule for negations reads this one: a sum, or an odd function."""
+def has_negation_rule(op: ops.NegOp) -> bool:
+    """Return True if a user of a negation has a rule for it: a sum, or an odd function."""
     return any(isinstance(use.operation, ops.AddOp | ops.SubOp | ops.ErfOp) for use in op.result.uses)
 
 
-def is_other_than_zero(value: SSAValue) -> bool:
-    """Return whether every element is known to be one number, which can be divided by."""
+def is_nonzero(value: SSAValue) -> bool:
+    """Return True if all elements are one constant other than 0."""
     return bool(constant_splat(value) or 0)
 
 
 def is_positive(value: SSAValue) -> bool:
-    """Return whether every element is known to be one number above 0."""
+    """Return True if all elements are one constant above 0."""
     splat = constant_splat(value)
     return splat is not None and bool(splat > 0)
 
 
 def is_scalar(value: SSAValue) -> bool:
-    """Return whether every element is one number: a constant, a rank-0 value or one that is repeated."""
+    """Return True if all elements are equal: a constant, a rank-0 value or a broadcast of one."""
     owner = value.owner
-    repeated = isinstance(owner, ops.BroadcastInDimOp) and not shape_of(owner.x)
-    return repeated or not shape_of(value) or is_constant(value)
+    is_broadcast = isinstance(owner, ops.BroadcastInDimOp) and not shape_of(owner.x)
+    return is_broadcast or not shape_of(value) or is_constant(value)
 
 
 def reduces_last(op: ops.ReduceOp) -> bool:
-    """Return whether a reduction is over the last dimension, which stays with size 1."""
+    """Return True if a reduction is over the last dimension, which it keeps with size 1."""
     return op.keep_dims and op.dimensions == (len(shape_of(op.x)) - 1,)
 
 
 def drops_last(op: ops.ReduceOp) -> bool:
-    """Return whether a reduction is over the last dimension, which goes."""
+    """Return True if a reduction is over the last dimension, which it drops."""
     return not op.keep_dims and op.dimensions == (len(shape_of(op.x)) - 1,)
 
 
 def reduces_leading(op: ops.ReduceOp) -> bool:
-    """Return whether a reduction is over all dimensions but the last, of two or more."""
+    """Return True if a reduction is over all dimensions but the last, of two or more."""
     rank = len(shape_of(op.x))
     return not op.keep_dims and rank > 1 and op.dimensions == tuple(range(rank - 1))
 
 
 def reduces_batch(op: ops.ReduceOp) -> bool:
-    """Return whether a reduction is over all dimensions but the last two, of three or more."""
+    """Return True if a reduction is over all dimensions but the last two, of three or more."""
     rank = len(shape_of(op.x))
     return not op.keep_dims and rank > 2 and op.dimensions == tuple(range(rank - 2))
 
 
 def repeats_rows(op: ops.BroadcastInDimOp) -> bool:
-    """Return whether a broadcast repeats `[..., 1]` along the last dimension and does nothing else."""
+    """Return True if a broadcast repeats `[..., 1]` along the last dimension and does nothing else."""
     source, result = shape_of(op.x), shape_of(op.result)
     return len(source) == len(result) and source[-1:] == (1,) and source[:-1] == result[:-1]
 
 
 def is_same_along_rows(value: SSAValue) -> bool:
-    """Return whether all elements along the last dimension are equal: a constant, or repeated numbers."""
+    """Return True if all elements along the last dimension are equal: of a constant or a broadcast."""
     owner, last = value.owner, len(shape_of(value)) - 1
     if not isinstance(owner, ops.BroadcastInDimOp):
         return is_constant(value)
@@ -109,13 +109,13 @@ def is_same_along_rows(value: SSAValue) -> bool:
 
 
 def repeats_vector(op: ops.BroadcastInDimOp) -> bool:
-    """Return whether a broadcast repeats a vector along all dimensions but the last."""
+    """Return True if a broadcast repeats a vector along all dimensions but the last."""
     shape = shape_of(op.result)
     return op.broadcast_dimensions == (len(shape) - 1,) and shape_of(op.x) == shape[-1:]
 
 
 def makes_rows_channels(op: ops.TransposeOp) -> bool:
-    """Return whether an op makes `[1, N, 1, rows]` of the reshaped `[1, rows, N, 1]` of `[..., N]`."""
+    """Return True if an op transposes `[1, rows, N, 1]`, a reshape of `[..., N]`, to `[1, N, 1, rows]`."""
     source = op.x.owner
     if op.permutation != (0, 2, 3, 1) or not isinstance(source, ops.ReshapeOp):
         return False
@@ -124,32 +124,32 @@ def makes_rows_channels(op: ops.TransposeOp) -> bool:
 
 
 def makes_channels_rows(op: ops.TransposeOp) -> bool:
-    """Return whether a transpose undoes that of `makes_rows_channels`."""
+    """Return True if a transpose undoes that of `makes_rows_channels`."""
     return op.permutation == (0, 3, 1, 2)
 
 
-def counts_up(places: SSAValue, table: SSAValue) -> bool:
-    """Return whether constant places are consecutive rows of a table, in order."""
-    owner = places.owner
+def are_consecutive(indices: SSAValue, table: SSAValue) -> bool:
+    """Return True if constant indices are consecutive rows of a table, in order."""
+    owner = indices.owner
     if not isinstance(owner, ops.ConstOp):
         return False
     rows = owner.to_array().ravel()
-    wanted = range(int(rows[0]), int(rows[0]) + rows.size) if rows.size else range(0)
-    return wanted.start >= 0 and 0 < wanted.stop <= shape_of(table)[0] and list(wanted) == rows.tolist()
+    expected = range(int(rows[0]), int(rows[0]) + rows.size) if rows.size else range(0)
+    return expected.start >= 0 and 0 < expected.stop <= shape_of(table)[0] and list(expected) == rows.tolist()
 
 
 def has_epsilon_hat(op: ops.AdamOp) -> bool:
-    """Return whether an Adam adds epsilon to the root of the uncorrected v."""
+    """Return True if an Adam adds epsilon to the root of the uncorrected v."""
     return not op.corrected_epsilon
 
 
 def repeats_scalar(op: ops.BroadcastInDimOp) -> bool:
-    """Return whether a broadcast repeats a single number."""
+    """Return True if a broadcast repeats a single number."""
     return not shape_of(op.x)
 
 
 def on_last_axis(op: ops.SoftmaxOp | ops.LogSoftmaxOp | ops.SoftmaxGradOp) -> bool:
-    """Return whether an op with an axis works along the last dimension."""
+    """Return True if the axis of an op is the last dimension."""
     return op.axis == len(shape_of(op.results[0])) - 1
 
 
@@ -158,31 +158,30 @@ def last_axis(value: SSAValue) -> Attribute:
     return int_attr(len(shape_of(value)) - 1)
 
 
-def hides(value: SSAValue) -> bool:
-    """Return whether a constant in the place of a score, or added to it, leaves nothing of the probability.
-
-    It is so large that scores vanish in its rounding: in a row where all are hidden they are equal both ways.
-    """
+def is_masking(value: SSAValue) -> bool:
+    """Return True if a constant that replaces a score, or is added to it, makes the probability 0."""
+    # Scores vanish in the rounding of such a constant, so in a row where all keys are hidden, both ways have
+    # equal scores.
     splat = constant_splat(value)
     return splat is not None and float(splat) <= -1e8
 
 
-def shows_something(mask: SSAValue) -> bool:
-    """Return whether a mask is known to hold somewhere in every row of its last dimension."""
+def shows_key_in_every_row(mask: SSAValue) -> bool:
+    """Return True if a mask is known to be true for some key of every row."""
     while isinstance(mask.owner, ops.BroadcastInDimOp) and _keeps_rows(mask.owner):
         mask = mask.owner.x
-    rows = evaluate_value(mask, _LARGEST_MASK)
+    rows = evaluate_value(mask, _MAX_MASK_ELEMENTS)
     return rows is not None and bool(rows.any(axis=-1).all())
 
 
 def _keeps_rows(op: ops.BroadcastInDimOp) -> bool:
-    """Return whether a broadcast leaves the last dimension as it is."""
+    """Return True if a broadcast does not change the last dimension."""
     last = len(shape_of(op.result)) - 1
     return op.broadcast_dimensions[-1:] == (last,) and shape_of(op.x)[-1] == shape_of(op.result)[-1]
 
 
 def is_cast_back(widening: ops.CastOp, narrowing: ops.CastOp) -> bool:
-    """Return whether a cast undoes an earlier one of 16-bit numbers, whose result nothing else reads."""
+    """Return True if a cast undoes a cast from 16 bits whose result has no other use."""
     narrow = tensor_of(widening.x).element_type
     same = narrow == tensor_of(narrowing.result).element_type
     half = dtype_name(tensor_of(widening.x)) in ("float16", "bfloat16")
@@ -190,37 +189,37 @@ def is_cast_back(widening: ops.CastOp, narrowing: ops.CastOp) -> bool:
 
 
 def used_twice(value: SSAValue) -> bool:
-    """Return whether a value has two readers."""
+    """Return True if a value has two readers."""
     return len(set(value.uses)) == 2
 
 
 def used_once(value: SSAValue) -> bool:
-    """Return whether a value has one reader."""
+    """Return True if a value has one reader."""
     return value.has_one_use()
 
 
 def has_rank_3(value: SSAValue) -> bool:
-    """Return whether a value has a rank of 3 or more."""
+    """Return True if a value has a rank of 3 or more."""
     return len(shape_of(value)) >= 3
 
 
 def is_probability(value: SSAValue) -> bool:
-    """Return whether a value is the result of a softmax."""
+    """Return True if a value is the result of a softmax."""
     owner = value.owner
     if isinstance(owner, ops.AttentionOp):
         return value is owner.probabilities
     return isinstance(owner, ops.SoftmaxOp)
 
 
-def complement(value: SSAValue, other: SSAValue) -> bool:
-    """Return whether two constants add up to 1, but for rounding."""
+def is_complement(value: SSAValue, other: SSAValue) -> bool:
+    """Return True if two constants add up to 1, up to rounding."""
     first, second = constant_splat(value), constant_splat(other)
     if first is None or second is None:
         return False
-    return math.isclose(float(first) + float(second), 1.0, rel_tol=_ROUNDING)
+    return math.isclose(float(first) + float(second), 1.0, rel_tol=_ROUNDING_TOLERANCE)
 
 
-def narrowest(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
+def unbroadcast(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
     """Return the operand of a broadcast that keeps the rank, else the value itself."""
     owner = value.owner
     if isinstance(owner, ops.BroadcastInDimOp) and len(shape_of(owner.x)) == len(shape_of(value)):
@@ -230,51 +229,51 @@ def narrowest(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 
 def _number_of(value: SSAValue) -> float:
     splat = constant_splat(value)
-    assert splat is not None, "patterns ask before whether it is a constant"
+    assert splat is not None, "patterns check this first"
     return float(splat)
 
 
 def scalar(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """Return the rank-0 number that every element of a constant or a broadcast is."""
+    """Return the rank-0 value that all elements of a constant or a broadcast equal."""
     owner = value.owner
     if isinstance(owner, ops.BroadcastInDimOp) and not shape_of(owner.x):
         return owner.x
     return value if not shape_of(value) else _constant(rewriter, _number_of(value), value)
 
 
-def one_less(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
+def one_minus(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
     """Return the rank-0 constant `1 - value`."""
     return _constant(rewriter, 1.0 - _number_of(value), value)
 
 
-def along_rows(rewriter: PatternRewriter, value: SSAValue, x: SSAValue) -> SSAValue:
-    """Return the number that every element of a value is, as a vector along the last dimension of x."""
+def as_row_vector(rewriter: PatternRewriter, value: SSAValue, x: SSAValue) -> SSAValue:
+    """Return the constant that all elements of a value equal, as a vector along the last dimension of x."""
     vector = tensor_type(shape_of(x)[-1:], tensor_of(value).element_type)
     return splat_value(rewriter, _number_of(value), vector)
 
 
-def rows_from(rewriter: PatternRewriter, table: SSAValue, lookup: ops.GatherOp) -> SSAValue:
-    """Return the rows of a lookup whose places count up, as a slice."""
-    first, count = _places(lookup.indices)
+def lookup_as_slice(rewriter: PatternRewriter, table: SSAValue, lookup: ops.GatherOp) -> SSAValue:
+    """Return the rows of a lookup of consecutive indices, as a slice."""
+    first, count = _first_and_count(lookup.indices)
     _, *row = shape_of(table)
     rows = ops.SliceOp(table, [first, *[0] * len(row)], [first + count, *row], [1] * (1 + len(row)))
     return _insert(rewriter, ops.ReshapeOp(_insert(rewriter, rows), shape_of(lookup.result)))
 
 
-def rows_at(rewriter: PatternRewriter, scatter: ops.ScatterNdOp) -> SSAValue:
-    """Return a scatter to consecutive places as padding."""
-    first, count = _places(scatter.indices)
+def scatter_as_padding(rewriter: PatternRewriter, scatter: ops.ScatterNdOp) -> SSAValue:
+    """Return a scatter to consecutive indices as padding of the updates."""
+    first, count = _first_and_count(scatter.indices)
     rows, *row = shape_of(scatter.result)
-    nothing = _constant(rewriter, 0.0, scatter.result)
-    inside = [0] * len(row)
-    padded = ops.PadOp(scatter.updates, nothing, [first, *inside], [rows - first - count, *inside])
+    padding = _constant(rewriter, 0.0, scatter.result)
+    unpadded = [0] * len(row)
+    padded = ops.PadOp(scatter.updates, padding, [first, *unpadded], [rows - first - count, *unpadded])
     return _insert(rewriter, padded)
 
 
-def _places(places: SSAValue) -> tuple[int, int]:
-    """Return (first, count) of places that count up."""
-    assert isinstance(places.owner, ops.ConstOp), "patterns ask before whether they do"
-    rows = places.owner.to_array().ravel()
+def _first_and_count(indices: SSAValue) -> tuple[int, int]:
+    """Return (first, count) of consecutive indices."""
+    assert isinstance(indices.owner, ops.ConstOp), "patterns check this first"
+    rows = indices.owner.to_array().ravel()
     return int(rows[0]), rows.size
 
 
@@ -285,7 +284,7 @@ def all_rows(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 
 
 def negated_constant(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """Return the constant of the same type with the other sign."""
+    """Return the negative of a constant."""
     return splat_value(rewriter, -_number_of(value), tensor_of(value))
 
 
@@ -300,17 +299,19 @@ def zero(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
 
 
 def _constant(rewriter: PatternRewriter, value: float, like: SSAValue) -> SSAValue:
-    made = ops.ConstOp.splat(value, tensor_type((), tensor_of(like).element_type))
-    return _insert(rewriter, made)
+    constant = ops.ConstOp.splat(value, tensor_type((), tensor_of(like).element_type))
+    return _insert(rewriter, constant)
 
 
-def selected(rewriter: PatternRewriter, mask: SSAValue, on_true: SSAValue, on_false: SSAValue) -> SSAValue:
-    """Return one value where the mask holds, else another."""
+def select_where(
+    rewriter: PatternRewriter, mask: SSAValue, on_true: SSAValue, on_false: SSAValue
+) -> SSAValue:
+    """Return one value where the mask is true, and another one elsewhere."""
     return _insert(rewriter, ops.SelectOp(mask, on_true, on_false))
 
 
-def rows_shown(rewriter: PatternRewriter, visible: SSAValue, query: SSAValue) -> SSAValue:
-    """Return whether a mask of scores `[..., L, S]` shows any key, in the shape of queries `[..., L, D]`."""
+def has_visible_key(rewriter: PatternRewriter, visible: SSAValue, query: SSAValue) -> SSAValue:
+    """Return the mask of queries `[..., L, D]` for which a mask of scores `[..., L, S]` shows any key."""
     dims = tuple(range(len(shape_of(visible))))
     if isinstance(visible.owner, ops.BroadcastInDimOp) and _keeps_rows(visible.owner):
         dims, visible = visible.owner.broadcast_dimensions, visible.owner.x
@@ -341,10 +342,10 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         number,
         is_number,
         is_constant,
-        is_other_than_zero,
+        is_nonzero,
         is_positive,
         is_scalar,
-        is_taken_in,
+        has_negation_rule,
         brings_channels_first,
         reduces_last,
         drops_last,
@@ -357,16 +358,16 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         repeats_scalar,
         makes_rows_channels,
         makes_channels_rows,
-        counts_up,
+        are_consecutive,
         on_last_axis,
         last_axis,
         used_once,
         used_twice,
-        hides,
-        shows_something,
+        is_masking,
+        shows_key_in_every_row,
         has_rank_3,
         is_probability,
-        complement,
+        is_complement,
         is_cast_back,
         *SUM_CONSTRAINTS,
     )
@@ -376,18 +377,18 @@ CONSTRAINTS: Mapping[str, Constraint] = {
 REWRITES: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        narrowest,
+        unbroadcast,
         scalar,
         all_rows,
-        along_rows,
-        rows_from,
-        rows_at,
+        as_row_vector,
+        lookup_as_slice,
+        scatter_as_padding,
         negated_constant,
-        one_less,
+        one_minus,
         ratio,
         zero,
-        selected,
-        rows_shown,
+        select_where,
+        has_visible_key,
         zeros,
         ones,
         *SUM_REWRITES,

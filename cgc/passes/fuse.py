@@ -1,16 +1,16 @@
-"""Fusion: groups of ops that are one operation of the vocabulary become that op.
+"""Fusion: groups of ops that compute an op of CIRH, such as a softmax, become that op.
 
-The groups are patterns in the dialect PDL, MLIR text in `patterns/*.mlir`; what PDL alone cannot express is
-in `constraints`. Every rewrite computes the same function; sums are taken in another order, so results agree
+The groups are patterns in the dialect PDL, as MLIR text in `patterns/*.mlir`; conditions that PDL cannot
+express are in `constraints`. Every rewrite computes the same function, but may reorder sums, so results agree
 within the rounding of float32.
 
 A file may hold several forms of one pattern. A comment before it lists the choices:
 
     // choices: [scale] [keep|dropout] (sqrt|rsqrt)
 
-stands for any combination of scale or not; keep, dropout or neither; sqrt or rsqrt. A line that ends in
-`// if scale, !keep` belongs to the combinations with scale and without keep only, one in `// if keep|dropout`
-to those with either; all other lines to all.
+is any combination of: scale or not; keep, dropout or neither; sqrt or rsqrt. A line that ends in `// if
+scale, !keep` is in the combinations with scale and without keep, one with `// if keep|dropout` in those with
+either of them; all other lines are in all combinations.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ STAGES = (
     ("composite", "batch_norm_half"),
 )
 
-# Files that are used only where they are named, after all stages. GELU has its own kernel, which would take
-# the bias away from its layer.
+# Files that are used after all stages, and only if they are named. GELU has a separate kernel: with the bias
+# of a layer fused into it, the bias would leave the kernel of the layer.
 OPTIONAL = ("composite_gelu",)
 
 _CHOICES = re.compile(r"\[([\w|]+)\]|\(([\w|]+)\)")
@@ -64,11 +64,11 @@ _ROOT = re.compile(r"pdl\.rewrite (%\w+)")
 _VALUE = re.compile(r"%\w+")
 _CONDITION = re.compile(r"\s*// if ([!\w|, ]+)$")
 
-# Distance from the root up to which names of ops are compared before a pattern is parsed.
-_STEPS = 3
+# Distance from the root up to which op names are compared before a pattern is parsed.
+_MAX_DEPTH = 3
 
-# Ops that may come up in any program, because simplification makes them.
-ALWAYS = frozenset(
+# Ops that any program may contain, because simplification creates them.
+ALWAYS_PRESENT = frozenset(
     op.name
     for op in (
         ops.AddOp,
@@ -86,7 +86,7 @@ ALWAYS = frozenset(
 
 
 class Shape(NamedTuple):
-    """Names of an op of a pattern and of the ops that make its operands; None matches any value."""
+    """Names of an op of a pattern and of the producers of its operands; None matches any value."""
 
     name: str
     operands: tuple[Shape | None, ...]
@@ -100,19 +100,20 @@ class PatternText:
         name: "file.pattern.choice.choice".
         text: its MLIR.
         needs: names of the ops that it matches.
-        makes: names of the ops that it makes.
+        creates: names of the ops that it creates.
         root: the op that the rewrite names.
     """
 
     name: str
     text: str
     needs: frozenset[str]
-    makes: frozenset[str]
+    creates: frozenset[str]
     root: Shape
 
     @cached_property
     def compiled(self) -> CompiledPattern:
-        """Parse the pattern for matching; this takes milliseconds, and few patterns come that far."""
+        """The pattern, ready to be matched."""
+        # Parsing takes milliseconds, so only patterns that may fit are parsed.
         context = Context()
         context.load_dialect(Builtin)
         context.load_dialect(pdl.PDL)
@@ -122,53 +123,53 @@ class PatternText:
         return compile_pattern(op, self.name, CONSTRAINTS)
 
     def may_fit(self, op: Operation) -> bool:
-        """Return whether ops of the right names make the operands of an op, and the operands of these ops."""
-        return _may_be(self.root, op)
+        """Return True if an op and the producers of its operands have the right names, up to `_MAX_DEPTH`."""
+        return _may_match(self.root, op)
 
 
-def _may_be(shape: Shape, op: Operation) -> bool:
+def _may_match(shape: Shape, op: Operation) -> bool:
     operands = tuple(op.operands)
     if op.name != shape.name or len(operands) != len(shape.operands):
         return False
-    if _may_come_from(shape.operands, operands):
+    if _operands_may_match(shape.operands, operands):
         return True
-    return len(operands) == 2 and _may_come_from(shape.operands, operands[::-1])
+    return len(operands) == 2 and _operands_may_match(shape.operands, operands[::-1])
 
 
-def _may_come_from(makers: tuple[Shape | None, ...], values: tuple[SSAValue, ...]) -> bool:
-    for maker, value in zip(makers, values, strict=True):
-        if maker is not None and not (isinstance(value, OpResult) and _may_be(maker, value.op)):
+def _operands_may_match(producers: tuple[Shape | None, ...], values: tuple[SSAValue, ...]) -> bool:
+    for producer, value in zip(producers, values, strict=True):
+        if producer is not None and not (isinstance(value, OpResult) and _may_match(producer, value.op)):
             return False
     return True
 
 
 class PatternIndex:
-    """Patterns by the names of the ops that make the operands of their root; most ops have none to try."""
+    """Patterns by the names of the root and of the producers of its operands; most ops match none."""
 
     def __init__(self, patterns: Mapping[str, Sequence[PatternText]]) -> None:
         self._patterns = patterns
-        self._near: dict[tuple[str | None, ...], tuple[PatternText, ...]] = {}
+        self._candidates: dict[tuple[str | None, ...], tuple[PatternText, ...]] = {}
 
-    def knows(self, op: Operation) -> bool:
-        """Return whether there are patterns with such a root."""
+    def has_root(self, op: Operation) -> bool:
+        """Return True if the root of any pattern has the name of this op."""
         return op.name in self._patterns
 
-    def near(self, op: CirhOp) -> tuple[PatternText, ...]:
-        """Return the patterns that fit an op and its operands, judged by names of ops."""
+    def candidates(self, op: CirhOp) -> tuple[PatternText, ...]:
+        """Return the patterns whose names match an op and the producers of its operands."""
         texts = self._patterns.get(op.name, ())
         if not texts:
             return ()
-        makers = [value.op.name if type(value) is OpResult else None for value in op.operand_values]
-        key = (op.name, *makers)
-        if key not in self._near:
-            self._near[key] = tuple(text for text in texts if _are_near(text.root, makers))
-        return self._near[key]
+        producers = [value.op.name if type(value) is OpResult else None for value in op.operand_values]
+        key = (op.name, *producers)
+        if key not in self._candidates:
+            self._candidates[key] = tuple(text for text in texts if _names_match(text.root, producers))
+        return self._candidates[key]
 
 
-def _are_near(root: Shape, makers: Sequence[str | None]) -> bool:
-    """Return whether ops of these names may make the operands of the root; two operands in either order."""
-    orders = [makers, makers[::-1]] if len(makers) == 2 else [makers]
-    return len(root.operands) == len(makers) and any(
+def _names_match(root: Shape, producers: Sequence[str | None]) -> bool:
+    """Return True if producers of operands have the names in a pattern; two operands match in any order."""
+    orders = [producers, producers[::-1]] if len(producers) == 2 else [producers]
+    return len(root.operands) == len(producers) and any(
         all(wanted is None or wanted.name == name for wanted, name in zip(root.operands, order, strict=True))
         for order in orders
     )
@@ -181,17 +182,17 @@ def load_patterns(
 
     Args:
         groups: names of files.
-        present: names of the ops of a program; patterns that cannot fit it, even after others have, are left
-            out. By default all patterns are loaded.
+        present: names of the ops of a program; patterns that cannot fit it, even after other rewrites, are
+            omitted. By default, all patterns are loaded.
     """
     texts = [text for group in groups for text in pattern_texts(group)]
     if present is not None:
-        # Keep the patterns whose ops are present, or are made by other patterns among them.
-        known, usable = ALWAYS | present, -1
-        while usable != len(known):
-            usable = len(known)
-            known = known.union(*(text.makes for text in texts if text.needs <= known))
-        texts = [text for text in texts if text.needs <= known]
+        # Keep patterns whose ops are all present, or created by other patterns that are kept.
+        reachable, usable = ALWAYS_PRESENT | present, -1
+        while usable != len(reachable):
+            usable = len(reachable)
+            reachable = reachable.union(*(text.creates for text in texts if text.needs <= reachable))
+        texts = [text for text in texts if text.needs <= reachable]
     found: dict[str, list[PatternText]] = {}
     for text in texts:
         found.setdefault(text.root.name, []).append(text)
@@ -210,8 +211,8 @@ def pattern_texts(group: str) -> tuple[PatternText, ...]:
             text = _lines_of(paragraph, chosen)
             pattern, _, rewrite = text.partition("pdl.rewrite")
             name = ".".join((group, re.findall(r"pdl\.pattern @(\w+)", text)[0], *sorted(chosen)))
-            needs, makes = (frozenset(_OP_NAME.findall(part)) for part in (pattern, rewrite))
-            found.append(PatternText(name, text, needs, makes, _root(text)))
+            needs, creates = (frozenset(_OP_NAME.findall(part)) for part in (pattern, rewrite))
+            found.append(PatternText(name, text, needs, creates, _root(text)))
     return tuple(found)
 
 
@@ -222,15 +223,15 @@ def _root(text: str) -> Shape:
 
     def shape(operation: str, steps: int) -> Shape:
         name, operands = operations[operation]
-        made_by = [results.get(value, "") for value in _VALUE.findall(operands)]
-        makers = (shape(op, steps - 1) if op in operations and steps else None for op in made_by)
-        return Shape(name, tuple(makers))
+        producer_ids = [results.get(value, "") for value in _VALUE.findall(operands)]
+        producers = (shape(op, steps - 1) if op in operations and steps else None for op in producer_ids)
+        return Shape(name, tuple(producers))
 
-    return shape(_ROOT.findall(text)[0], _STEPS)
+    return shape(_ROOT.findall(text)[0], _MAX_DEPTH)
 
 
 def _combinations(text: str) -> Iterator[frozenset[str]]:
-    """Yield combinations of choices, the largest first: larger patterns are tried before smaller ones."""
+    """Yield combinations of choices, the largest first, since larger patterns must be tried first."""
     header = next((line for line in text.splitlines() if line.startswith("// choices:")), "")
     groups = [
         [*optional.split("|"), None] if optional else forced.split("|")
@@ -241,7 +242,7 @@ def _combinations(text: str) -> Iterator[frozenset[str]]:
 
 
 def _lines_of(text: str, chosen: frozenset[str]) -> str:
-    """Return the lines that belong to a combination."""
+    """Return the lines of a combination."""
     lines = []
     for line in text.splitlines():
         condition = _CONDITION.search(line)
@@ -252,36 +253,36 @@ def _lines_of(text: str, chosen: frozenset[str]) -> str:
 
 
 def _holds(names: str, chosen: frozenset[str]) -> bool:
-    """Return whether `name`, `!name` or `name|name` is true of a combination."""
+    """Return True if `name`, `!name` or `name|name` holds for a combination."""
     negated = names.startswith("!")
     return any(name in chosen for name in names.lstrip("!").split("|")) != negated
 
 
 class _Rewriter:
-    """Carries out the rewrite of a pattern, line by line."""
+    """Executes the rewrite of a pattern, op by op."""
 
     def __init__(self, context: Context, worklist: Worklist) -> None:
         self._context = context
         self._worklist = worklist
 
     def apply(
-        self, rewrite: pdl.RewriteOp, root: CirhOp, where: InsertPoint, values: dict[SSAValue, Matched]
+        self, rewrite: pdl.RewriteOp, root: CirhOp, insert_point: InsertPoint, values: dict[SSAValue, Matched]
     ) -> None:
         """Rewrite one match.
 
         Args:
             rewrite: the rewrite of the pattern.
-            root: gives new ops their origin.
-            where: insertion point of new ops.
+            root: the op from which new ops take their origin.
+            insert_point: insertion point of new ops.
             values: the match of each value of the pattern; values of the rewrite are added.
 
         Raises:
             ValueError: it uses an unusual op of PDL.
         """
         seen = [value for value in values.values() if isinstance(value, Operation)]
-        made: list[Operation] = []
-        rewriter = PatternRewriter(where)
-        rewriter.operation_insertion_handler += [lambda op: self._insert(root, op), made.append]
+        created: list[Operation] = []
+        rewriter = PatternRewriter(insert_point)
+        rewriter.operation_insertion_handler += [lambda op: self._insert(root, op), created.append]
         replaced: list[Operation] = []
         for op in rewrite.body.block.ops if rewrite.body is not None else ():
             match op:
@@ -294,7 +295,7 @@ class _Rewriter:
                 case pdl.ResultOp():
                     values[op.val] = _operation(values[op.parent_]).results[op.index.value.data]
                 case pdl.ApplyNativeRewriteOp():
-                    # The function inserts the ops that it makes.
+                    # The function inserts its new ops itself.
                     function = REWRITES[op.constraint_name.data]
                     values[op.res[0]] = function(rewriter, *(values[value] for value in op.args))
                 case pdl.ReplaceOp():
@@ -302,7 +303,7 @@ class _Rewriter:
                 case _:
                     raise ValueError(f"{op.name} is not supported in a rewrite")
         if self._worklist.watch is not None:
-            self._worklist.watch.rewritten(seen, made)
+            self._worklist.watch.rewritten(seen, created)
         erase_unused(replaced)
 
     def _insert(self, source: CirhOp, op: Operation) -> None:
@@ -311,7 +312,7 @@ class _Rewriter:
         self._worklist.push_next(op)
 
     def _build_op(self, op: pdl.OperationOp, values: Mapping[SSAValue, Matched]) -> Operation:
-        """Build a new op. Result types that the text does not name are inferred."""
+        """Build a new op; result types that the pattern does not give are inferred."""
         assert op.opName is not None, "an op is made by its name"
         op_type = self._context.get_op(op.opName.data)
         assert issubclass(op_type, CirhOp), "patterns make ops of CIRH"
@@ -335,9 +336,9 @@ class _Rewriter:
             new: Sequence[SSAValue] = _operation(values[op.repl_operation]).results
         else:
             new = [cast(SSAValue, values[value]) for value in op.repl_values]
-        for before, after in zip(old.results, new, strict=True):
-            self._worklist.push_users(before)
-            replace_uses(before, after)
+        for old_result, new_result in zip(old.results, new, strict=True):
+            self._worklist.push_users(old_result)
+            replace_uses(old_result, new_result)
         return old
 
 
@@ -360,7 +361,7 @@ class Fuser:
     def run(self) -> None:
         """Rewrite the block in place."""
         for op in self._block.ops:
-            if self._patterns.knows(op):
+            if self._patterns.has_root(op):
                 self._worklist.push(op)
         while (op := self._worklist.pop()) is not None:
             if is_read(op) and not self._try_patterns(op):
@@ -370,17 +371,17 @@ class Fuser:
                     replace_op(op, simple, self._worklist)
 
     def _try_patterns(self, op: CirhOp) -> bool:
-        """Try all patterns with such a root; return whether one was applied."""
-        for text in self._patterns.near(op):
+        """Try all candidate patterns; return True if one was applied."""
+        for text in self._patterns.candidates(op):
             if not text.may_fit(op):
                 continue
             pattern = text.compiled
             matcher = Matcher(pattern)
             if not matcher.match(op):
                 continue
-            where = self._insertion_point(pattern, matcher, op)
-            if where is not None:
-                self._rewriter.apply(pattern.rewrite, op, where, matcher.values())
+            insert_point = self._insertion_point(pattern, matcher, op)
+            if insert_point is not None:
+                self._rewriter.apply(pattern.rewrite, op, insert_point, matcher.values())
                 self.fused[pattern.name] = self.fused.get(pattern.name, 0) + 1
                 return True
         return False
@@ -401,10 +402,10 @@ class Fuser:
 def _insertion_point(
     pattern: CompiledPattern, matcher: Matcher, order: dict[Operation, int]
 ) -> InsertPoint | None:
-    """Find the insertion point of new ops: after all that they read, before all that is replaced; or None.
+    """Find an insertion point of new ops: after the values that they read, before the ops that are replaced.
 
-    Ops that the new ones read are moved there, and taken out of `order`. There is no such point if an op that
-    is replaced is among them.
+    Ops that the new ones read are moved before that point and removed from `order`. Return None if one of
+    these is an op that is replaced.
 
     Raises:
         KeyError: before anything is moved: an op is not in `order`.
@@ -412,7 +413,7 @@ def _insertion_point(
     replaced = {op for node in pattern.replaced if isinstance(op := matcher.bindings[node], Operation)}
     first = min(replaced, key=order.__getitem__)
     inputs = [matcher.bindings[node] for node in pattern.inputs if node in matcher.bindings]
-    later = _makers_after(order[first], order, inputs)
+    later = _producers_after(order[first], order, inputs)
     if later & replaced:
         return None
     block = first.parent_block()
@@ -424,13 +425,15 @@ def _insertion_point(
     return InsertPoint.before(first)
 
 
-def _makers_after(place: int, order: Mapping[Operation, int], values: Iterable[Matched]) -> set[Operation]:
-    """Return the ops behind a place of a block that values depend on."""
+def _producers_after(
+    position: int, order: Mapping[Operation, int], values: Iterable[Matched]
+) -> set[Operation]:
+    """Return the ops from a position of a block on that values depend on."""
     found: set[Operation] = set()
     pending = list(values)
     while pending:
         value = pending.pop()
-        if isinstance(value, OpResult) and order[value.op] >= place and value.op not in found:
+        if isinstance(value, OpResult) and order[value.op] >= position and value.op not in found:
             found.add(value.op)
             pending += value.op.operands
     return found
@@ -438,10 +441,10 @@ def _makers_after(place: int, order: Mapping[Operation, int], values: Iterable[M
 
 @dataclass(frozen=True)
 class FusePass(ModulePass):
-    """Replaces groups of ops by ops of the vocabulary: normalization, attention, losses, optimizers ...
+    """Replaces groups of ops with single ops: normalization, attention, losses, optimizers ...
 
     Attributes:
-        only: names of files of patterns, such as "attention"; by default all but the optional ones.
+        only: names of pattern files, such as "attention"; by default all but the optional ones.
     """
 
     name = "fuse"

@@ -1,13 +1,15 @@
 """Matching of PDL patterns.
 
-xDSL's own matcher walks from the root to the operands in their written order, one way. Programs write a sum
-either way round and patterns of gradients have several results, so this one
-* tries both orders of the operands of commutative ops, and goes back where a choice turns out wrong;
-* finds the ops of a pattern that are not below its root among the users of values that it has matched, as
-  MLIR does with patterns of several roots;
-* calls a native constraint as soon as its arguments are known; one with a result gives a value or None.
+xDSL's own matcher only walks from the root to the operands, in their written order. Programs write the
+operands of a sum in any order and patterns of gradients have several results, so this matcher
 
-The result types of an op are compared where the pattern names them, and left open where it does not.
+* tries both orders of the operands of commutative ops, and backtracks;
+* finds ops of a pattern that the root does not depend on among the users of matched values, as MLIR does for
+  patterns with several roots;
+* calls a native constraint as soon as its arguments are known; a constraint with a result returns a value or
+  None.
+
+Result types of an op are compared only if the pattern gives them.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ class Node:
 
     Attributes:
         pattern: the value in the pattern's text.
-        constant: the attribute or type that it must be, if the text says so.
-        operation: the op that makes it, for the result of one.
-        index: which of its results.
+        constant: the attribute or type that it must be, if the pattern gives one.
+        operation: the op that has it as a result, if any.
+        index: number of that result.
         checks: the constraints that it is an argument of.
     """
 
@@ -46,7 +48,7 @@ class Node:
 
 @dataclass(eq=False)
 class OpNode(Node):
-    """An op of a pattern; `name` is empty for any op, `results` are those that the pattern speaks of."""
+    """An op of a pattern; `name` is empty for any op, `results` are those that the pattern uses."""
 
     name: str = ""
     attributes: tuple[tuple[str, Node], ...] = ()
@@ -57,7 +59,7 @@ class OpNode(Node):
 
 @dataclass(eq=False)
 class Check:
-    """A native constraint, its arguments, and the value of the pattern that its result is, if it has one."""
+    """A native constraint with its arguments and, if it has one, its result."""
 
     constraint: Constraint
     arguments: tuple[Node, ...]
@@ -71,12 +73,12 @@ class CompiledPattern:
 
     Attributes:
         name: of the pattern, "file.pattern".
-        root: the op that the rewrite names.
+        root: the op at which matching starts, given by the rewrite.
         operations: all ops, in the order of the text.
-        rewrite: what to do with a match.
-        replaced: the ops that it replaces.
-        inputs: the values that it makes ops of.
-        constants: the attributes and types that the text gives.
+        rewrite: the actions for a match.
+        replaced: the ops that the rewrite replaces.
+        inputs: the matched values that new ops read.
+        constants: the attributes and types that the pattern gives.
     """
 
     name: str
@@ -91,7 +93,7 @@ class CompiledPattern:
 def compile_pattern(
     pattern: pdl.PatternOp, name: str, constraints: Mapping[str, Constraint]
 ) -> CompiledPattern:
-    """Turn the text of a pattern into nodes.
+    """Compile a pattern into nodes.
 
     Raises:
         KeyError: it names an unknown constraint.
@@ -111,10 +113,10 @@ def compile_pattern(
             case pdl.OperationOp():
                 operations.append(_compile_operation(op, nodes))
             case pdl.ResultOp():
-                made = nodes[op.parent_]
-                assert isinstance(made, OpNode)
-                nodes[op.val] = Node(op.val, operation=made, index=op.index.value.data)
-                made.results.append(nodes[op.val])
+                producer = nodes[op.parent_]
+                assert isinstance(producer, OpNode)
+                nodes[op.val] = Node(op.val, operation=producer, index=op.index.value.data)
+                producer.results.append(nodes[op.val])
             case pdl.ApplyNativeConstraintOp():
                 result = Node(op.res[0]) if op.res else None
                 arguments = tuple(nodes[value] for value in op.args)
@@ -134,8 +136,8 @@ def compile_pattern(
         raise ValueError(f"pattern {name}: expected a pdl.rewrite of an operation of the pattern")
     actions = list(rewrite.body.block.ops) if rewrite.body is not None else []
     replaced = [nodes[op.op_value] for op in actions if isinstance(op, pdl.ReplaceOp)]
-    makers = [op for op in actions if not isinstance(op, pdl.ReplaceOp)]
-    inputs = dict.fromkeys(nodes[value] for op in makers for value in op.operands if value in nodes)
+    creators = [op for op in actions if not isinstance(op, pdl.ReplaceOp)]
+    inputs = dict.fromkeys(nodes[value] for op in creators for value in op.operands if value in nodes)
     return CompiledPattern(
         name,
         root,
@@ -177,11 +179,11 @@ class Matcher:
         self._trail: list[Node] = []
 
     def match(self, root: Operation) -> bool:
-        """Return whether the pattern fits with its root at this op."""
+        """Return True if the pattern matches with this op as its root."""
         return self._solve(((self.pattern.root, root), None))
 
     def values(self) -> dict[SSAValue, Matched]:
-        """The match of each value of the pattern's text."""
+        """Return the match of each value of the pattern."""
         found = {node.pattern: matched for node, matched in self.bindings.items()}
         return {**self.pattern.constants, **found}
 
@@ -199,8 +201,8 @@ class Matcher:
                     return False
                 if not self._bind(node, matched) or not self._bind_results(node, matched):
                     return False
-                if _has_two_orders(node, matched):
-                    return self._solve_either_way(node, matched, goals)
+                if _is_reorderable(node, matched):
+                    return self._solve_both_orders(node, matched, goals)
                 for pair in zip(node.operands, matched.operands, strict=True):
                     goals = (pair, goals)
             else:
@@ -213,17 +215,18 @@ class Matcher:
         return self._solve_next_root()
 
     def _fits(self, node: OpNode, op: Operation) -> bool:
-        """Name, number of operands, attributes and result types."""
+        """Compare name, number of operands, attributes and result types."""
         if (node.name and op.name != node.name) or len(op.operands) != len(node.operands):
             return False
-        for name, wanted in node.attributes:
+        for name, expected in node.attributes:
             attribute = op.get_attr_or_prop(name)
-            if attribute is None or not self._accept(wanted, attribute):
+            if attribute is None or not self._accept(expected, attribute):
                 return False
         if node.types and len(node.types) != len(op.results):
             return False
         return all(
-            self._accept(wanted, result.type) for wanted, result in zip(node.types, op.results, strict=False)
+            self._accept(expected, result.type)
+            for expected, result in zip(node.types, op.results, strict=False)
         )
 
     def _accept(self, node: Node, attribute: Attribute) -> bool:
@@ -247,16 +250,16 @@ class Matcher:
         arguments = [self.bindings.get(node, node.constant) for node in check.arguments]
         if any(argument is None for argument in arguments):
             return True
-        answer = check.constraint(*arguments)
+        outcome = check.constraint(*arguments)
         if check.result is None:
-            return bool(answer) != check.is_negated
-        return answer is not None and self._solve_value(check.result, answer)
+            return bool(outcome) != check.is_negated
+        return outcome is not None and self._solve_value(check.result, outcome)
 
     def _solve_value(self, node: Node, matched: Matched) -> bool:
         known = self.bindings.get(node)
         return known == matched if known is not None else self._bind(node, matched)
 
-    def _solve_either_way(self, node: OpNode, op: Operation, goals: _Goals) -> bool:
+    def _solve_both_orders(self, node: OpNode, op: Operation, goals: _Goals) -> bool:
         first, second = op.operands
         for left, right in ((first, second), (second, first)):
             mark = len(self._trail)
@@ -266,17 +269,17 @@ class Matcher:
         return False
 
     def _solve_next_root(self) -> bool:
-        """Find the first unmatched op among the users of a matched value."""
+        """Match the next op that the root does not depend on, among the users of a matched value."""
         for node in self.pattern.operations:
             if node in self.bindings:
                 continue
             operand = next((self.bindings[value] for value in node.operands if value in self.bindings), None)
             if not isinstance(operand, SSAValue):
                 continue
-            taken = set(map(id, self.bindings.values()))
+            matched_ids = set(map(id, self.bindings.values()))
             users = dict.fromkeys(use.operation for use in operand.uses)
             for user in users:
-                if user.name != node.name or id(user) in taken:
+                if user.name != node.name or id(user) in matched_ids:
                     continue
                 mark = len(self._trail)
                 if self._solve(((node, user), None)):
@@ -290,5 +293,5 @@ class Matcher:
             del self.bindings[self._trail.pop()]
 
 
-def _has_two_orders(node: OpNode, op: Operation) -> bool:
+def _is_reorderable(node: OpNode, op: Operation) -> bool:
     return len(op.operands) == 2 and op.has_trait(Commutative) and op.operands[0] is not op.operands[1]

@@ -1,4 +1,4 @@
-"""Running passes by name."""
+"""Run passes by name."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ PASSES: dict[str, type[ModulePass]] = {
     )
 }
 
-# Passes that notify a watch of all rewrites; removing an unused op is no rewrite.
+# Passes that notify an observer of all rewrites. Removing an unused op is not a rewrite.
 _NOTIFYING = (CanonicalizePass, ConstantFoldPass, CsePass, DcePass, FusePass)
 
-# Environment variable; unless it is empty or 0, modules are verified before the passes and between them.
+# Environment variable: unless it is empty or 0, modules are verified before the passes and after each of
+# them.
 VERIFY_VARIABLE = "CGC_VERIFY"
 
 
 def should_verify() -> bool:
-    """Return whether the environment asks for verification."""
+    """Return True if the environment asks for verification."""
     return os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
 
 
@@ -75,7 +76,7 @@ def parse_passes(text: str) -> tuple[ModulePass, ...]:
 
 
 def all_notify_watch(text: str) -> bool:
-    """Return whether all passes of such a text notify a watch of their rewrites."""
+    """Return True if all passes of a pipeline notify an observer of their rewrites."""
     return all(isinstance(module_pass, _NOTIFYING) for module_pass in parse_passes(text))
 
 

@@ -1,6 +1,6 @@
-"""Canonicalization of products of matrices, and of what stands between two of them in an attention.
+"""Canonicalization of matrix products, and of the softmax between two of them in an attention.
 
-The rules are those of `cgc.passes.canonicalize`: they keep the result bit for bit.
+As in `cgc.passes.canonicalize`, every rule preserves the result bit for bit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from cgc.passes.rewriting import Replacement
 
 
 def matmul(op: ops.MatMulOp) -> Replacement:
-    """Replace a transpose of the last two dimensions of an operand by the flag of the product."""
-    sides = [_with_rising_rows(op.a, op.transpose_a), _with_rising_rows(op.b, op.transpose_b)]
+    """Replace a transpose of the last two dimensions of an operand with a flag of the product."""
+    sides = [_with_ascending_rows(op.a, op.transpose_a), _with_ascending_rows(op.b, op.transpose_b)]
     if all(side is None for side in sides):
         return None
     new: list[CirhOp] = []
@@ -32,10 +32,10 @@ def matmul(op: ops.MatMulOp) -> Replacement:
     return *new, ops.MatMulOp(operands[0], operands[1], flags[0], flags[1])
 
 
-def _with_rising_rows(value: SSAValue, flag: bool) -> SSAValue | ops.TransposeOp | None:
-    """Return the operand of a product with the other transpose flag, or None where the flag is right.
+def _with_ascending_rows(value: SSAValue, flag: bool) -> SSAValue | ops.TransposeOp | None:
+    """Return the operand for the opposite transpose flag; None if the flag need not change.
 
-    Of the last two dimensions of a transposed operand, the one that comes first in its source comes first.
+    Afterwards, the last two dimensions of the operand are in the order of the source of its transpose.
     """
     inner = value.owner
     if not isinstance(inner, ops.TransposeOp):
@@ -49,7 +49,7 @@ def _with_rising_rows(value: SSAValue, flag: bool) -> SSAValue | ops.TransposeOp
 
 
 def transpose_of_matmul(op: ops.TransposeOp) -> Replacement:
-    """`(a b)^T` -> `b^T a^T` where a transpose brings the columns of a product before its rows."""
+    """`(a b)^T` -> `b^T a^T` if a transpose moves the columns of a product before its rows."""
     inner = op.x.owner
     if not isinstance(inner, ops.MatMulOp) or not op.x.has_one_use():
         return None
@@ -62,7 +62,7 @@ def transpose_of_matmul(op: ops.TransposeOp) -> Replacement:
 
 
 def matmul_of_one_matrix(op: ops.MatMulOp) -> Replacement:
-    """Replace a product of a batch with one repeated matrix by one product of all rows with the matrix."""
+    """Replace a product of a batch and a broadcast matrix with a product of all rows and the matrix."""
     inner = op.b.owner
     if not isinstance(inner, ops.BroadcastInDimOp) or op.transpose_a:
         return None
@@ -78,23 +78,23 @@ def matmul_of_one_matrix(op: ops.MatMulOp) -> Replacement:
 def matmul_of_merged_batches(op: ops.MatMulOp) -> Replacement:
     """Multiply operands before their batch dimensions are merged, `[b, h, ...]` instead of `[b * h, ...]`.
 
-    Other ops stay at the shape in which they are written, and products with them.
+    Products whose operands or results other ops use keep their shape, as do these ops.
     """
     values = (op.a, op.b, op.result)
-    if any(map(_is_worked_on, values)):
+    if any(map(_is_used_elsewhere, values)):
         return None
     split = [
-        shape_of(near)[:-2]
+        shape_of(reshaped)[:-2]
         for value in values
-        for near in _other_shape(value)
-        if _merges_batches(shape_of(near), shape_of(value))
+        for reshaped in _other_shape(value)
+        if _merges_batches(shape_of(reshaped), shape_of(value))
     ]
-    # of [b, h] and [1, b, h], as a part of a split has, the one that the other operand has too
+    # A part of a split has [1, b, h] where the other operand has [b, h]: take the shorter one.
     return _matmul_of_batches(op, min(split, key=len)) if split else None
 
 
-def _is_worked_on(value: SSAValue) -> bool:
-    """Return whether an op other than a product or a move makes or reads a value."""
+def _is_used_elsewhere(value: SSAValue) -> bool:
+    """Return True if an op other than a product or a move computes or reads a value."""
     if isinstance(value.owner, ops.MatMulOp):
         return any(not isinstance(use.operation, _MOVES) for use in value.uses)
     return isinstance(value.owner, CirhOp) and not isinstance(value.owner, _MOVES)
@@ -104,7 +104,7 @@ _MOVES = (ops.MatMulOp, ops.ReshapeOp, ops.TransposeOp, ops.BroadcastInDimOp, op
 
 
 def _other_shape(value: SSAValue) -> list[SSAValue]:
-    """Return the value that a value is a reshape of, or the reshape that all its readers take."""
+    """Return the value that a value is a reshape of, or the reshape that is its only user; at most one."""
     if isinstance(value.owner, ops.ReshapeOp):
         return [value.owner.x]
     users = [use.operation for use in value.uses] if isinstance(value.owner, ops.MatMulOp) else []
@@ -112,7 +112,7 @@ def _other_shape(value: SSAValue) -> list[SSAValue]:
 
 
 def _merges_batches(split: Sequence[int], merged: Sequence[int]) -> bool:
-    """Return whether a shape has dimensions before the matrices that another one has as one."""
+    """Return True if a shape has several batch dimensions that another one merges into one."""
     return len(split) > len(merged) == 3 and tuple(split[-2:]) == tuple(merged[-2:])
 
 
@@ -124,15 +124,15 @@ def _matmul_of_batches(op: ops.MatMulOp, batches: Sequence[int]) -> tuple[CirhOp
 
 
 def softmax_of_merged_batches(op: ops.SoftmaxOp | ops.SoftmaxGradOp) -> Replacement:
-    """Take a softmax, or its gradient, before the dimensions ahead of the last two are merged."""
+    """Compute a softmax, or its gradient, before the batch dimensions are merged."""
     inner = op.operands[-1].owner
     merged = shape_of(op.results[0])
     if not isinstance(inner, ops.ReshapeOp) or op.axis != 2 or not _merges_batches(shape_of(inner.x), merged):
         return None
     operands = [ops.ReshapeOp(value, shape_of(inner.x)) for value in op.operands]
-    made = (
+    softmax = (
         ops.SoftmaxOp(operands[0])
         if isinstance(op, ops.SoftmaxOp)
         else ops.SoftmaxGradOp(operands[0], operands[1])
     )
-    return *operands, made, ops.ReshapeOp(made, merged)
+    return *operands, softmax, ops.ReshapeOp(softmax, merged)

@@ -1,4 +1,4 @@
-"""Remove redundant ops: common subexpressions, and ops whose results nothing needs."""
+"""Remove redundant ops: common subexpressions and dead code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from cgc.passes.rewriting import current_watch, drop, is_read, replace_uses
 
 
 def _key(op: CirhOp) -> Hashable:
-    """Return a key that is equal for all ops that compute the same, and for few others: class and operands.
-
-    Ops without operands have their attributes in it, too; hashing those of all ops would take longer than the
-    rest of the pass.
-    """
+    """Return a key, class and operands, that is equal for ops that compute the same and for few others."""
+    # Only the key of ops without operands has the attributes: hashing those of all ops would take longer than
+    # the rest of the pass.
     operands = [id(operand) for operand in op.operand_values]
     if not operands:
         return type(op), frozenset(op.properties.items())
@@ -31,7 +29,7 @@ def _key(op: CirhOp) -> Hashable:
 
 
 def _is_same(op: CirhOp, other: CirhOp) -> bool:
-    """Return whether two ops of one key compute the same; their origins are ignored."""
+    """Return True if two ops of one key compute the same; their origins are ignored."""
     return (
         op.properties == other.properties
         and op.result_types == other.result_types
@@ -44,16 +42,16 @@ def _essential(op: CirhOp) -> dict[str, Attribute]:
 
 
 def merge_equal_ops(block: Block) -> None:
-    """Merge equal ops of a block, in one sweep: operands are merged before their users are seen."""
+    """Merge equal ops of a block in one sweep, since operands are merged before their users."""
     known: dict[Hashable, list[CirhOp]] = {}
     watch = current_watch()
     for op in list(block.ops):
         if not isinstance(op, CirhOp):
             continue
-        near = known.setdefault(_key(op), [])
-        first = next((other for other in near if _is_same(op, other)), None)
+        candidates = known.setdefault(_key(op), [])
+        first = next((other for other in candidates if _is_same(op, other)), None)
         if first is None:
-            near.append(op)
+            candidates.append(op)
             continue
         if watch is not None:
             watch.merged(op, first)
@@ -66,7 +64,7 @@ def merge_equal_ops(block: Block) -> None:
 # comparison is our own. Random ops are pure functions of their seeds and step: they are merged as well.
 @dataclass(frozen=True)
 class CsePass(ModulePass):
-    """Keeps the first of several ops that compute the same, and where that comes from."""
+    """Merges ops that compute the same into the first one, which keeps its origin."""
 
     name = "cse"
 
@@ -78,17 +76,17 @@ class CsePass(ModulePass):
 
 @dataclass(frozen=True)
 class DcePass(ModulePass):
-    """Removes ops whose results are not used; arguments and results of functions stay."""
+    """Removes ops whose results are not used; arguments and results of functions are kept."""
 
     name = "dce"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite the module in place, in one sweep from the end: readers go before operands."""
         for block in op.body.blocks:
-            _clean(block)
+            _remove_dead(block)
 
 
-def _clean(block: Block) -> None:
+def _remove_dead(block: Block) -> None:
     for op in reversed(list(block.ops)):
         # All ops of CIRH are pure.
         if not is_read(op) and (isinstance(op, CirhOp) or would_be_trivially_dead(op)):
@@ -96,4 +94,4 @@ def _clean(block: Block) -> None:
             continue
         for region in op.regions:
             for inner in region.blocks:
-                _clean(inner)
+                _remove_dead(inner)

@@ -1,4 +1,4 @@
-"""The worklist driver of op-by-op rewrites, and notification of observers."""
+"""The worklist driver of rewrites, and notification of their observers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from xdsl.ir import Operation, OpResult, SSAValue, SSAValues
 
 from cgc.cirh.base import CirhOp
 
-# The result of a rule for a single-result op: an equivalent value or op, or several ops of which the last is
-# equivalent and the others are its operands; None where the rule does not apply.
+# The result of a rule for a single-result op: an equivalent value or op, or several ops of which the last one
+# is equivalent and reads the others; None if the rule does not apply.
 Replacement: TypeAlias = SSAValue | CirhOp | tuple[CirhOp, ...] | None
 
 
 class Worklist:
-    """Ops still to visit, each at most once at a time, in order; new ops come first.
+    """Queue of ops to visit, without duplicates; new ops come first.
 
     Attributes:
         watch: is notified of rewrites.
@@ -27,19 +27,19 @@ class Worklist:
 
     def __init__(self) -> None:
         self.watch = current_watch()
-        self._waiting: deque[CirhOp] = deque()
+        self._queue: deque[CirhOp] = deque()
         self._known: set[CirhOp] = set()
 
     def push(self, op: Operation) -> None:
-        """Add an op of CIRH unless it is waiting already; ignore others."""
+        """Add a CIRH op unless it is in the queue; ignore other ops."""
         if isinstance(op, CirhOp) and op not in self._known:
             self._known.add(op)
-            self._waiting.append(op)
+            self._queue.append(op)
 
     def push_next(self, op: CirhOp) -> None:
         """Add a new op, to be visited before all others."""
         self._known.add(op)
-        self._waiting.appendleft(op)
+        self._queue.appendleft(op)
 
     def push_users(self, value: SSAValue) -> None:
         """Add all ops that read a value."""
@@ -48,8 +48,8 @@ class Worklist:
 
     def pop(self) -> CirhOp | None:
         """Return the next op that is still part of a module; None at the end."""
-        while self._waiting:
-            op = self._waiting.popleft()
+        while self._queue:
+            op = self._queue.popleft()
             self._known.discard(op)
             if op.parent is not None:
                 return op
@@ -59,8 +59,8 @@ class Worklist:
 def rewrite_greedily(module: ModuleOp, rule: Callable[[CirhOp], Replacement]) -> None:
     """Apply a rule to every op, then to new ops and their users, until nothing changes.
 
-    New ops take the position and the origin of the op that they replace. Ops that only replaced ops have read
-    are removed with them; ops that had no readers from the start stay.
+    New ops take the position and the origin of the op that they replace. Ops that only replaced ops read are
+    removed with them; ops that never had users are not.
     """
     worklist = Worklist()
     for op in module.walk():
@@ -116,7 +116,7 @@ def _ops_seen(op: CirhOp, replacement: SSAValue | tuple[CirhOp, ...]) -> list[Op
 
 def replace_uses(old: SSAValue, new: SSAValue) -> None:
     """Replace all uses of a value."""
-    # xDSL's `replace_all_uses_with` takes long where one op reads a thousand values.
+    # xDSL's `replace_all_uses_with` is slow if one op reads a thousand values.
     if new is old:
         return
     for use in tuple(old.uses):
@@ -130,25 +130,25 @@ def replace_uses(old: SSAValue, new: SSAValue) -> None:
 
 
 def is_read(op: Operation) -> bool:
-    """Return whether any result of an op is used."""
+    """Return True if any result of an op is used."""
     return any(result.first_use is not None for result in op.results)
 
 
 def drop(op: Operation) -> None:
-    """Remove an op without readers from its block for good."""
+    """Remove an op without users from its block, and its uses of operands."""
     if op.parent is not None:
         op.parent.detach_op(op)
     op.drop_all_references()
 
 
 def erase_unused(unused: Iterable[Operation]) -> None:
-    """Erase ops whose results are unused, and ops that only these have read."""
-    waiting = list(unused)
-    while waiting:
-        op = waiting.pop()
+    """Erase ops whose results are unused, and ops that only these read."""
+    pending = list(unused)
+    while pending:
+        op = pending.pop()
         if op.parent is None or is_read(op):
             continue
-        waiting += [operand.op for operand in op.operands if isinstance(operand, OpResult)]
+        pending += [operand.op for operand in op.operands if isinstance(operand, OpResult)]
         drop(op)
 
 
@@ -156,7 +156,7 @@ class Watch(Protocol):
     """An observer of the passes of `cgc.passes` that rewrite ops."""
 
     def rewritten(self, seen: Iterable[Operation], made: Iterable[Operation]) -> None:
-        """Record that ops, some of which are removed, have become others.
+        """Record that a rewrite replaced ops; some of those that it read may be removed.
 
         Args:
             seen: ops that the rewrite has looked at, before anything is changed.

@@ -1,7 +1,7 @@
-"""Sums and products of many terms, which a program may write in any order and nesting.
+"""Matching of sums and products of many terms, which a program may write in any order and nesting.
 
-The gradient of a normalization reaches its input as several terms of one long sum, among terms of other
-paths; which of them stand side by side depends on the program. So terms are looked for, not a tree.
+The gradient of a normalization reaches its input as several terms of a long sum, among terms of other paths;
+which of them are adjacent depends on the program. So the functions search for terms instead of a tree.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ def variance_term(variance_grad: SSAValue, centered: SSAValue) -> Operation | No
 
     Args:
         variance_grad: of rows, `[..., 1]`, or of channels, `[channels]`.
-        centered: x less its mean; each variance is that of N of its elements.
+        centered: x minus its mean; each variance is that of N of its elements.
     """
-    wanted = 2.0 / max(1.0, _elements_each(centered, variance_grad))  # without elements, any factor is right
-    for factor_before, spread in _repeated_value(variance_grad):
-        if shape_of(spread.result) != shape_of(centered):
+    # Without elements, any factor is right.
+    expected = 2.0 / max(1.0, _elements_per_total(centered, variance_grad))
+    for factor_before, broadcast in _broadcast_multiples(variance_grad):
+        if shape_of(broadcast.result) != shape_of(centered):
             continue
-        pending = [spread.result]
+        pending = [broadcast.result]
         while pending:
             value = pending.pop()
             for user in _users(value, (ops.MulOp, ops.DivOp)):
-                factor, others = _product(user.result, spread.result)
-                if others == [centered] and math.isclose(factor * factor_before, wanted, rel_tol=1e-5):
+                factor, others = _product(user.result, broadcast.result)
+                if others == [centered] and math.isclose(factor * factor_before, expected, rel_tol=1e-5):
                     found: Operation = user
                     return found
                 if others in ([], [centered]):  # constant factors may follow
@@ -42,30 +43,30 @@ def variance_term(variance_grad: SSAValue, centered: SSAValue) -> Operation | No
     return None
 
 
-def _repeated_value(value: SSAValue) -> Iterator[tuple[float, ops.BroadcastInDimOp]]:
-    """Return (constant, op) for a value that the op repeats, times the constant; or None."""
-    for spread in _users(value, ops.BroadcastInDimOp):
-        yield 1.0, spread
+def _broadcast_multiples(value: SSAValue) -> Iterator[tuple[float, ops.BroadcastInDimOp]]:
+    """Yield (constant, op) for each broadcast of a value times a constant."""
+    for broadcast in _users(value, ops.BroadcastInDimOp):
+        yield 1.0, broadcast
     for multiple in _users(value, (ops.MulOp, ops.DivOp)):
         factor, others = _product(multiple.result, value)
         if not others:
-            yield from ((factor, spread) for spread in _users(multiple.result, ops.BroadcastInDimOp))
+            yield from ((factor, broadcast) for broadcast in _users(multiple.result, ops.BroadcastInDimOp))
 
 
-def counts(number: SSAValue, value: SSAValue, total: SSAValue) -> bool:
-    """Return whether a number is that of the elements which each element of a total adds up."""
+def is_element_count(number: SSAValue, value: SSAValue, total: SSAValue) -> bool:
+    """Return True if a number is the number of elements that each element of a total adds up."""
     splat = constant_splat(number)
-    return splat is not None and float(splat) == _elements_each(value, total)
+    return splat is not None and float(splat) == _elements_per_total(value, total)
 
 
-# Products in products that are looked into; beyond, a value counts as one factor. Two are usual.
-_DEEPEST_PRODUCT = 8
+# Maximum depth of products of products, usually two. A deeper product counts as one factor.
+_MAX_PRODUCT_DEPTH = 8
 
 
 def _product(
-    value: SSAValue, opaque: SSAValue, depth: int = _DEEPEST_PRODUCT
+    value: SSAValue, opaque: SSAValue, depth: int = _MAX_PRODUCT_DEPTH
 ) -> tuple[float, list[SSAValue]]:
-    """Return (constant factor, other factors) of a product, besides `opaque`, which is one of its factors."""
+    """Return (constant factor, other factors) of a product, without its factor `opaque`."""
     owner = value.owner
     if value is opaque:
         return 1.0, []
@@ -81,69 +82,69 @@ def _product(
     return 1.0, [value]
 
 
-def _elements_each(value: SSAValue, total: SSAValue) -> float:
+def _elements_per_total(value: SSAValue, total: SSAValue) -> float:
     """Return the number of elements of a tensor for each element of a total of it."""
     return element_count(tensor_of(value)) / max(1, element_count(tensor_of(total)))
 
 
 def centering_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
-    """Return the op that makes the mean of a row's gradient, which a sum subtracts from two given terms.
+    """Return the op that computes the mean of a row's gradient, which a sum subtracts from two given terms.
 
-    The two are added and the mean is subtracted (or all three with opposite signs) in one sum, each once, and
-    nothing else reads them or the ops that make the mean. The mean may be that of the direct term only, since
-    that of the other is 0.
+    The two terms are added and the mean is subtracted (or all three with opposite signs) in one sum, each
+    once. No other op reads them or the ops that compute the mean.
     """
+    # The mean may be that of the direct term only, since the mean of the other term is 0.
     return _centering(direct_op, by_variance_op, 1, _row_totals)
 
 
 def channel_centering_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
-    """Return the same for the mean of a channel's gradient: over all dimensions but the last."""
+    """Return the op as `centering_term` does, for the mean over all dimensions but the last."""
     return _centering(direct_op, by_variance_op, 1, _channel_totals)
 
 
 def opposed_centering_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
-    """Return the op as `centering_term` does, where one of the two terms has the opposite sign."""
+    """Return the op as `centering_term` does, if one of the two terms has the opposite sign."""
     return _centering(direct_op, by_variance_op, -1, _row_totals)
 
 
 def _centering(
-    direct_op: Operation, by_variance_op: Operation, relation: int, totals: Totals
+    direct_op: Operation, by_variance_op: Operation, relative_sign: int, totals: Totals
 ) -> Operation | None:
-    """Return the mean for terms that have the same sign in the sum (`relation` 1) or opposite ones (-1)."""
+    """Return the mean for two terms of equal signs in the sum (`relative_sign` 1) or opposite ones (-1)."""
     direct, by_variance = direct_op.results[0], by_variance_op.results[0]
-    for total, path, sign in _sums(direct, by_variance, relation, totals):
-        for steps in _spread_means(total, direct):
+    for total, path, sign in _sums(direct, by_variance, relative_sign, totals):
+        for steps in _broadcast_means(total, direct):
             mean, inside = steps[-1], {*path, *steps}
-            made = (*path, *steps[:-1])
-            if all(use.operation in inside for op in made for use in op.results[0].uses):
-                first, second, third = (
-                    _place_in_sum(v, inside) for v in (direct, by_variance, mean.results[0])
-                )
-                if _stand_together(first, (second, relation), (third, -sign)):
+            producers = (*path, *steps[:-1])
+            if all(use.operation in inside for op in producers for use in op.results[0].uses):
+                first, second, third = (_find_term(v, inside) for v in (direct, by_variance, mean.results[0]))
+                if _are_terms_of_one_sum(first, (second, relative_sign), (third, -sign)):
                     return mean
     return None
 
 
 def _sums(
-    direct: SSAValue, by_variance: SSAValue, relation: int, totals: Totals
+    direct: SSAValue, by_variance: SSAValue, relative_sign: int, totals: Totals
 ) -> Iterator[tuple[SSAValue, list[Operation], int]]:
-    """Return sums of `direct`, or of both terms; the ops that make them; the sign of `direct` there."""
+    """Yield totals of `direct`, or of both terms, with the ops that compute them and the sign of `direct`."""
     first, second = totals(direct), totals(by_variance)
     for one in first:
         yield one.results[0], [one], 1
         for other in second:
             if _is_row_mean(one.results[0]) or _is_row_mean(other.results[0]):
-                continue  # what is divided already
-            for both, sign in _combine(one.results[0], other.results[0], relation):
+                continue  # a mean is already divided
+            for both, sign in _combine(one.results[0], other.results[0], relative_sign):
                 yield both.result, [one, other, both], sign
-    for both, sign in _combine(direct, by_variance, relation):
+    for both, sign in _combine(direct, by_variance, relative_sign):
         for total in totals(both.result):
             yield total.results[0], [total], sign
 
 
-def _combine(first: SSAValue, second: SSAValue, relation: int) -> Iterator[tuple[ops.AddOp | ops.SubOp, int]]:
-    """Return sums of two values, or differences for a relation of -1, with the sign of the first."""
-    if relation > 0:
+def _combine(
+    first: SSAValue, second: SSAValue, relative_sign: int
+) -> Iterator[tuple[ops.AddOp | ops.SubOp, int]]:
+    """Yield sums of two values, or differences for a relative sign of -1, with the sign of the first."""
+    if relative_sign > 0:
         for addition in _users(first, ops.AddOp):
             if second in (addition.lhs, addition.rhs):
                 yield addition, 1
@@ -181,11 +182,11 @@ def _channel_totals(value: SSAValue) -> list[Operation]:
     return found
 
 
-def _spread_means(total: SSAValue, value: SSAValue) -> Iterator[list[Operation]]:
-    """Return the ops that repeat a total and divide it by its number of elements, or repeat a mean."""
+def _broadcast_means(total: SSAValue, value: SSAValue) -> Iterator[list[Operation]]:
+    """Yield the ops that broadcast a total and divide it by its number of elements, or broadcast a mean."""
     if _is_row_mean(total):
-        spreads = _users(total, ops.BroadcastInDimOp)
-        yield from ([spread] for spread in spreads if spread.result.type == value.type)
+        broadcasts = _users(total, ops.BroadcastInDimOp)
+        yield from ([broadcast] for broadcast in broadcasts if broadcast.result.type == value.type)
         return
     kinds = (ops.DivOp, ops.MulOp)
     for first in _users(total, (ops.BroadcastInDimOp, *kinds)):
@@ -201,8 +202,8 @@ def _is_row_mean(value: SSAValue) -> bool:
 
 
 def _is_mean(op: ops.DivOp | ops.MulOp, value: SSAValue, total: SSAValue) -> bool:
-    """Return whether an op divides a total of a tensor, repeated or not, by the number of its elements."""
-    splat, size = constant_splat(op.rhs), _elements_each(value, total)
+    """Return True if an op divides a total of a tensor, or its broadcast, by the number of elements."""
+    splat, size = constant_splat(op.rhs), _elements_per_total(value, total)
     if splat is None or not size:
         return False
     return math.isclose(float(splat), size if isinstance(op, ops.DivOp) else 1 / size, rel_tol=1e-6)
@@ -211,18 +212,18 @@ def _is_mean(op: ops.DivOp | ops.MulOp, value: SSAValue, total: SSAValue) -> boo
 # Finds the ops that add up the rows, or the channels, of a tensor.
 Totals: TypeAlias = Callable[[SSAValue], list[Operation]]
 
-_Place: TypeAlias = tuple[Operation, int] | None
+_Term: TypeAlias = tuple[Operation, int] | None
 
 
-def _stand_together(first: _Place, *others: tuple[_Place, int]) -> bool:
-    """Return whether terms are of one sum, the others with the sign of the first times their given sign."""
-    return first is not None and all(place == (first[0], sign * first[1]) for place, sign in others)
+def _are_terms_of_one_sum(first: _Term, *others: tuple[_Term, int]) -> bool:
+    """Return True if terms are of one sum, the others with the sign of the first times the given sign."""
+    return first is not None and all(term == (first[0], sign * first[1]) for term, sign in others)
 
 
-def _place_in_sum(value: SSAValue, inside: set[Operation]) -> _Place:
-    """Return (last op of the sum that a value is a term of, its sign); None unless it is a term once.
+def _find_term(value: SSAValue, inside: set[Operation]) -> _Term:
+    """Return (last op of the sum that a value is a term of, its sign); None unless it is a term exactly once.
 
-    Readers that are `inside` do not count; a sum ends where it has several readers, or one that is no sum.
+    Users `inside` do not count. A sum ends at a value with several users, or with a user that is no sum.
     """
     sign, top = 1, None
     while True:
@@ -240,15 +241,15 @@ def _users(value: SSAValue, kind: type[Any] | tuple[type[Any], ...]) -> list[Any
 
 
 def are_added(first: Operation, second: Operation, *readers: Operation) -> bool:
-    """Return whether two ops make terms of one sum with one sign, read only by the sum and by `readers`."""
-    places = [_place_in_sum(op.results[0], set(readers)) for op in (first, second)]
-    return _stand_together(places[0], (places[1], 1))
+    """Return True if two results are terms of one sum with one sign; only `readers` use them as well."""
+    terms = [_find_term(op.results[0], set(readers)) for op in (first, second)]
+    return _are_terms_of_one_sum(terms[0], (terms[1], 1))
 
 
 def are_subtracted(first: Operation, second: Operation) -> bool:
-    """Return whether two ops make terms of one sum with opposite signs, which nothing else reads."""
-    places = [_place_in_sum(op.results[0], set()) for op in (first, second)]
-    return _stand_together(places[0], (places[1], -1))
+    """Return True if two results are terms of one sum with opposite signs, and have no other use."""
+    terms = [_find_term(op.results[0], set()) for op in (first, second)]
+    return _are_terms_of_one_sum(terms[0], (terms[1], -1))
 
 
 def neutral_term(rewriter: PatternRewriter, op: Operation) -> SSAValue:
@@ -261,13 +262,13 @@ def neutral_term(rewriter: PatternRewriter, op: Operation) -> SSAValue:
 def squares(root: SSAValue) -> tuple[SSAValue, ...] | None:
     """Return the tensors whose squares a rank-0 value adds up, as in a global norm; or None.
 
-    Takes sums of `Reduce(x * x)`, halved ones that are doubled again, in any nesting and stacked or not, but
-    no sum that is itself a term twice.
+    The value may be any nesting of sums of `Reduce(x * x)`, also halved and doubled again, or concatenated,
+    but no sum may be a term twice.
     """
     found: list[SSAValue] = []
     sums: set[Operation] = set()
     pending = [(root, 1.0)]
-    while pending:  # no recursion: a model of a thousand tensors may add them up one by one
+    while pending:  # no recursion, since a model may add up thousands of tensors one by one
         value, factor = pending.pop()
         owner = value.owner
         if element_count(tensor_of(value)) != 1:
@@ -320,19 +321,19 @@ def _square_root_of(value: SSAValue, factor: float) -> SSAValue | None:
 
 
 def is_sum_of_squares(value: SSAValue) -> bool:
-    """Return whether a rank-0 value adds up the squares of all elements of some tensors."""
+    """Return True if a rank-0 value adds up the squares of all elements of some tensors."""
     return not shape_of(value) and squares(value) is not None
 
 
 def global_norm(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """Return the root of such a sum as one op."""
-    made = ops.L2NormOp(*(squares(value) or ()))
-    rewriter.insert(made)
-    return made.result
+    """Return the square root of a sum of squares as one op."""
+    norm = ops.L2NormOp(*(squares(value) or ()))
+    rewriter.insert(norm)
+    return norm.result
 
 
 SUM_CONSTRAINTS = (
-    counts,
+    is_element_count,
     variance_term,
     centering_term,
     channel_centering_term,

@@ -33,8 +33,8 @@ pdl.pattern @adam : benefit(1) {
   %new_v_op = pdl.operation "cirh.Add"(%v, %v_part : !pdl.value, !pdl.value)  // if moved
   %beta1_value = pdl.operand  // if weighted
   %beta2_value = pdl.operand  // if weighted
-  pdl.apply_native_constraint "complement"(%beta1_value, %part1 : !pdl.value, !pdl.value)  // if weighted
-  pdl.apply_native_constraint "complement"(%beta2_value, %part2 : !pdl.value, !pdl.value)  // if weighted
+  pdl.apply_native_constraint "is_complement"(%beta1_value, %part1 : !pdl.value, !pdl.value)  // if weighted
+  pdl.apply_native_constraint "is_complement"(%beta2_value, %part2 : !pdl.value, !pdl.value)  // if weighted
   %m_rest_op = pdl.operation "cirh.Mul"(%m, %beta1_value : !pdl.value, !pdl.value)  // if weighted
   %m_rest = pdl.result 0 of %m_rest_op  // if weighted
   %m_part_op = pdl.operation "cirh.Mul"(%grad, %part1 : !pdl.value, !pdl.value)  // if weighted
@@ -78,8 +78,8 @@ pdl.pattern @adam : benefit(1) {
   %step = pdl.result 0 of %step_op
   %new_param_op = pdl.operation "cirh.Sub"(%param, %step : !pdl.value, !pdl.value)
   pdl.rewrite %new_param_op {
-    %beta1 = pdl.apply_native_rewrite "one_less"(%part1 : !pdl.value) : !pdl.value
-    %beta2 = pdl.apply_native_rewrite "one_less"(%part2 : !pdl.value) : !pdl.value
+    %beta1 = pdl.apply_native_rewrite "one_minus"(%part1 : !pdl.value) : !pdl.value
+    %beta2 = pdl.apply_native_rewrite "one_minus"(%part2 : !pdl.value) : !pdl.value
     %epsilon = pdl.apply_native_rewrite "scalar"(%epsilon_value : !pdl.value) : !pdl.value
     %lr = pdl.apply_native_rewrite "scalar"(%rate_value : !pdl.value) : !pdl.value  // if !corrected
     %beta1_power = pdl.apply_native_rewrite "zero"(%part1 : !pdl.value) : !pdl.value  // if !corrected
@@ -125,8 +125,8 @@ pdl.pattern @adam_of_bert : benefit(1) {
   %new_v_op = pdl.operation "cirh.Add"(%v, %v_part : !pdl.value, !pdl.value)  // if moved
   %beta1_value = pdl.operand  // if weighted
   %beta2_value = pdl.operand  // if weighted
-  pdl.apply_native_constraint "complement"(%beta1_value, %part1 : !pdl.value, !pdl.value)  // if weighted
-  pdl.apply_native_constraint "complement"(%beta2_value, %part2 : !pdl.value, !pdl.value)  // if weighted
+  pdl.apply_native_constraint "is_complement"(%beta1_value, %part1 : !pdl.value, !pdl.value)  // if weighted
+  pdl.apply_native_constraint "is_complement"(%beta2_value, %part2 : !pdl.value, !pdl.value)  // if weighted
   %m_rest_op = pdl.operation "cirh.Mul"(%m, %beta1_value : !pdl.value, !pdl.value)  // if weighted
   %m_rest = pdl.result 0 of %m_rest_op  // if weighted
   %m_part_op = pdl.operation "cirh.Mul"(%grad, %part1 : !pdl.value, !pdl.value)  // if weighted
@@ -157,8 +157,8 @@ pdl.pattern @adam_of_bert : benefit(1) {
   %step = pdl.result 0 of %step_op
   %new_param_op = pdl.operation "cirh.Sub"(%param, %step : !pdl.value, !pdl.value)
   pdl.rewrite %new_param_op {
-    %beta1 = pdl.apply_native_rewrite "one_less"(%part1 : !pdl.value) : !pdl.value
-    %beta2 = pdl.apply_native_rewrite "one_less"(%part2 : !pdl.value) : !pdl.value
+    %beta1 = pdl.apply_native_rewrite "one_minus"(%part1 : !pdl.value) : !pdl.value
+    %beta2 = pdl.apply_native_rewrite "one_minus"(%part2 : !pdl.value) : !pdl.value
     %epsilon = pdl.apply_native_rewrite "scalar"(%epsilon_value : !pdl.value) : !pdl.value
     %lr = pdl.apply_native_rewrite "scalar"(%rate_value : !pdl.value) : !pdl.value
     %none = pdl.apply_native_rewrite "zero"(%part1 : !pdl.value) : !pdl.value
@@ -195,7 +195,7 @@ pdl.pattern @adam_w : benefit(1) {
   %decay_value = pdl.operand
   pdl.apply_native_constraint "is_scalar"(%decay_value : !pdl.value)
   pdl.apply_native_constraint "is_constant"(%decay_value : !pdl.value)  // if folded
-  pdl.apply_native_constraint "is_other_than_zero"(%lr : !pdl.value)  // if folded
+  pdl.apply_native_constraint "is_nonzero"(%lr : !pdl.value)  // if folded
   %rate_op = pdl.operation "cirh.Mul"(%lr, %decay_value : !pdl.value, !pdl.value)  // if once
   %rate = pdl.result 0 of %rate_op  // if once
   %rates_op = pdl.operation "cirh.BroadcastInDim"(%lr : !pdl.value)  // if twice

@@ -29,7 +29,7 @@ pdl.pattern @attention : benefit(1) {
   %bias = pdl.operand  // if bias
   %visible = pdl.operand  // if hidden|filled
   %fill = pdl.operand  // if hidden|filled
-  pdl.apply_native_constraint "hides"(%fill : !pdl.value)  // if hidden|filled
+  pdl.apply_native_constraint "is_masking"(%fill : !pdl.value)  // if hidden|filled
   %biased_op = pdl.operation "cirh.Add"(%scores, %bias : !pdl.value, !pdl.value)  // if bias
   %biased_op = pdl.operation "cirh.Select"(%visible, %scores, %fill : !pdl.value, !pdl.value, !pdl.value)  // if hidden|filled
   %biased = pdl.result 0 of %biased_op  // if bias|hidden|filled
@@ -55,12 +55,12 @@ pdl.pattern @attention : benefit(1) {
   %context_op = pdl.operation "cirh.MatMul"(%seen, %value : !pdl.value, !pdl.value) {"transpose_a" = %no, "transpose_b" = %no}  // if !keep, !dropout
   pdl.rewrite %context_op {
     %factor = pdl.attribute = 1.0 : f32  // if !scale
-    %narrow = pdl.apply_native_rewrite "narrowest"(%bias : !pdl.value) : !pdl.value  // if bias
+    %narrow = pdl.apply_native_rewrite "unbroadcast"(%bias : !pdl.value) : !pdl.value  // if bias
     %none = pdl.apply_native_rewrite "zeros"(%fill : !pdl.value) : !pdl.value  // if hidden|filled
-    %narrow = pdl.apply_native_rewrite "selected"(%visible, %none, %fill : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if hidden|filled
-    %share = pdl.apply_native_rewrite "selected"(%mask, %growth, %zeros : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if dropout
+    %narrow = pdl.apply_native_rewrite "select_where"(%visible, %none, %fill : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if hidden|filled
+    %share = pdl.apply_native_rewrite "select_where"(%mask, %growth, %zeros : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if dropout
     %share = pdl.apply_native_rewrite "ones"(%zeros : !pdl.value) : !pdl.value  // if hidden, !keep, !dropout
-    %part = pdl.apply_native_rewrite "selected"(%visible, %share, %zeros : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if hidden
+    %part = pdl.apply_native_rewrite "select_where"(%visible, %share, %zeros : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if hidden
     %attention = pdl.operation "cirh.Attention"(%query, %key, %value, %narrow, %part : !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"scale" = %factor, "has_bias" = %yes, "has_keep" = %yes}  // if hidden
     %attention = pdl.operation "cirh.Attention"(%query, %key, %value, %narrow, %share : !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"scale" = %factor, "has_bias" = %yes, "has_keep" = %yes}  // if bias|filled, keep|dropout
     %attention = pdl.operation "cirh.Attention"(%query, %key, %value, %narrow : !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"scale" = %factor, "has_bias" = %yes, "has_keep" = %no}  // if bias|filled, !keep, !dropout

@@ -18,7 +18,7 @@ pdl.pattern @attention_grad : benefit(1) {
   pdl.apply_native_constraint "is_probability"(%probabilities : !pdl.value)
   // what is left of the probabilities
   %visible = pdl.operand  // if hidden|filled|covered
-  pdl.apply_native_constraint "shows_something"(%visible : !pdl.value)  // if filled
+  pdl.apply_native_constraint "shows_key_in_every_row"(%visible : !pdl.value)  // if filled
   %seen_op = pdl.operation "cirh.Select"(%visible, %probabilities, %zeros : !pdl.value, !pdl.value, !pdl.value)  // if hidden
   %seen = pdl.result 0 of %seen_op  // if hidden
   %share = pdl.operand  // if keep
@@ -67,12 +67,12 @@ pdl.pattern @attention_grad : benefit(1) {
   %dvalue_op = pdl.operation "cirh.MatMul"(%probabilities, %grad : !pdl.value, !pdl.value) {"transpose_a" = %yes, "transpose_b" = %no}  // if !hidden, !keep, !dropout
   pdl.rewrite %dquery_op {
     %factor = pdl.attribute = 1.0 : f32  // if !scale
-    %share = pdl.apply_native_rewrite "selected"(%mask, %growth, %zeros : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if dropout
+    %share = pdl.apply_native_rewrite "select_where"(%mask, %growth, %zeros : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if dropout
     %share = pdl.apply_native_rewrite "ones"(%zeros : !pdl.value) : !pdl.value  // if hidden, !keep, !dropout
-    %part = pdl.apply_native_rewrite "selected"(%visible, %share, %zeros : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if hidden
-    %rows = pdl.apply_native_rewrite "rows_shown"(%visible, %query : !pdl.value, !pdl.value) : !pdl.value  // if covered
+    %part = pdl.apply_native_rewrite "select_where"(%visible, %share, %zeros : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if hidden
+    %rows = pdl.apply_native_rewrite "has_visible_key"(%visible, %query : !pdl.value, !pdl.value) : !pdl.value  // if covered
     %nothing = pdl.apply_native_rewrite "zeros"(%query : !pdl.value) : !pdl.value  // if covered
-    %seeing = pdl.apply_native_rewrite "selected"(%rows, %query, %nothing : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if covered
+    %seeing = pdl.apply_native_rewrite "select_where"(%rows, %query, %nothing : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if covered
     %gradient = pdl.operation "cirh.AttentionGrad"(%grad, %query, %key, %value, %probabilities, %part : !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"scale" = %factor, "has_keep" = %yes}  // if hidden
     %gradient = pdl.operation "cirh.AttentionGrad"(%grad, %query, %key, %value, %probabilities, %share : !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"scale" = %factor, "has_keep" = %yes}  // if !hidden, !covered, keep|dropout
     %gradient = pdl.operation "cirh.AttentionGrad"(%grad, %seeing, %key, %value, %probabilities, %share : !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"scale" = %factor, "has_keep" = %yes}  // if covered, keep|dropout
@@ -80,7 +80,7 @@ pdl.pattern @attention_grad : benefit(1) {
     %gradient = pdl.operation "cirh.AttentionGrad"(%grad, %seeing, %key, %value, %probabilities : !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"scale" = %factor, "has_keep" = %no}  // if covered, !keep, !dropout
     %dquery = pdl.result 0 of %gradient  // if !covered
     %dseeing = pdl.result 0 of %gradient  // if covered
-    %dquery = pdl.apply_native_rewrite "selected"(%rows, %dseeing, %nothing : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if covered
+    %dquery = pdl.apply_native_rewrite "select_where"(%rows, %dseeing, %nothing : !pdl.value, !pdl.value, !pdl.value) : !pdl.value  // if covered
     %dkey = pdl.result 1 of %gradient
     %dvalue = pdl.result 2 of %gradient
     pdl.replace %dquery_op with (%dquery : !pdl.value)

@@ -11,7 +11,7 @@ pdl.pattern @mean_of_sum : benefit(1) {
   pdl.apply_native_constraint "is_float32"(%x : !pdl.value)
   %sum_op = pdl.operation "cirh.Reduce"(%x : !pdl.value) {"reduce_kind" = %add, "dimensions" = %dimensions, "keep_dims" = %keep_dims} -> (%type : !pdl.type)
   %sum = pdl.result 0 of %sum_op
-  pdl.apply_native_constraint "counts"(%count, %x, %sum : !pdl.value, !pdl.value, !pdl.value)
+  pdl.apply_native_constraint "is_element_count"(%count, %x, %sum : !pdl.value, !pdl.value, !pdl.value)
   %quotient = pdl.operation "cirh.Div"(%sum, %count : !pdl.value, !pdl.value)
   pdl.rewrite %quotient {
     %result = pdl.operation "cirh.Reduce"(%x : !pdl.value) {"reduce_kind" = %mean, "dimensions" = %dimensions, "keep_dims" = %keep_dims} -> (%type : !pdl.type)

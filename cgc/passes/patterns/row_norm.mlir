@@ -24,8 +24,8 @@ pdl.pattern @row_norm : benefit(1) {
   %back_op = pdl.operation "cirh.Transpose"(%normal : !pdl.value) -> (%type : !pdl.type)
   pdl.apply_native_constraint "makes_channels_rows"(%back_op : !pdl.operation)
   pdl.rewrite %norm {
-    %scales = pdl.apply_native_rewrite "along_rows"(%scale, %x : !pdl.value, !pdl.value) : !pdl.value
-    %offsets = pdl.apply_native_rewrite "along_rows"(%offset, %x : !pdl.value, !pdl.value) : !pdl.value
+    %scales = pdl.apply_native_rewrite "as_row_vector"(%scale, %x : !pdl.value, !pdl.value) : !pdl.value
+    %offsets = pdl.apply_native_rewrite "as_row_vector"(%offset, %x : !pdl.value, !pdl.value) : !pdl.value
     %layer_norm = pdl.operation "cirh.LayerNorm"(%x, %scales, %offsets : !pdl.value, !pdl.value, !pdl.value) {"epsilon" = %epsilon}
     %y = pdl.result 0 of %layer_norm
     %y_rows = pdl.operation "cirh.Reshape"(%y : !pdl.value) -> (%type : !pdl.type)

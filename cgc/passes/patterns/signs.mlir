@@ -9,7 +9,7 @@ pdl.pattern @negation_of_multiple : benefit(1) {
   %product = pdl.result 0 of %product_op
   pdl.apply_native_constraint "used_once"(%product : !pdl.value)
   %negation = pdl.operation "cirh.Neg"(%product : !pdl.value)
-  pdl.apply_native_constraint "is_taken_in"(%negation : !pdl.operation) {isNegated = true}
+  pdl.apply_native_constraint "has_negation_rule"(%negation : !pdl.operation) {isNegated = true}
   pdl.rewrite %negation {
     %negative = pdl.apply_native_rewrite "negated_constant"(%constant : !pdl.value) : !pdl.value
     %result = pdl.operation "cirh.Mul"(%x, %negative : !pdl.value, !pdl.value)

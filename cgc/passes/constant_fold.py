@@ -83,7 +83,7 @@ def _replace(op: CirhOp, value: AnyArray) -> None:
     watch = current_watch()
     if watch is not None:
         constants = [operand.op for operand in op.operand_values if isinstance(operand, OpResult)]
-        watch.rewritten((op, *constants), (constant,))
+        watch.record_rewrite((op, *constants), (constant,))
     Rewriter.insert_op(constant, InsertPoint.before(op))
     replace_uses(op.results[0], constant.result)
     drop(op)

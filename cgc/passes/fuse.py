@@ -303,7 +303,7 @@ class _Rewriter:
                 case _:
                     raise ValueError(f"{op.name} is not supported in a rewrite")
         if self._worklist.watch is not None:
-            self._worklist.watch.rewritten(seen, created)
+            self._worklist.watch.record_rewrite(seen, created)
         erase_unused(replaced)
 
     def _insert(self, source: CirhOp, op: Operation) -> None:

@@ -54,7 +54,7 @@ def merge_equal_ops(block: Block) -> None:
             candidates.append(op)
             continue
         if watch is not None:
-            watch.merged(op, first)
+            watch.record_merge(op, first)
         for old, new in zip(op.results, first.results, strict=True):
             replace_uses(old, new)
         drop(op)

@@ -77,7 +77,7 @@ def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], 
         replacement = (replacement,)
     if worklist.watch is not None:
         made = replacement if isinstance(replacement, tuple) else ()
-        worklist.watch.rewritten(_ops_seen(op, replacement), made)
+        worklist.watch.record_rewrite(_ops_seen(op, replacement), made)
     if isinstance(replacement, tuple):
         block = op.parent_block()
         assert block is not None, "ops on the worklist are part of a block"
@@ -155,16 +155,16 @@ def erase_unused(unused: Iterable[Operation]) -> None:
 class Watch(Protocol):
     """An observer of the passes of `cgc.passes` that rewrite ops."""
 
-    def rewritten(self, seen: Iterable[Operation], made: Iterable[Operation]) -> None:
+    def record_rewrite(self, read: Iterable[Operation], created: Iterable[Operation]) -> None:
         """Record that a rewrite replaced ops; some of those that it read may be removed.
 
         Args:
-            seen: ops that the rewrite has looked at, before anything is changed.
-            made: the new ops, if any; they need not be complete yet.
+            read: ops that the rewrite has looked at, before anything is changed.
+            created: the new ops, if any; they need not be complete yet.
         """
         ...
 
-    def merged(self, op: CirhOp, kept: CirhOp) -> None:
+    def record_merge(self, op: CirhOp, kept: CirhOp) -> None:
         """Record that an op is removed because another one computes the same."""
         ...
 

@@ -83,48 +83,50 @@ def _rewrite_whole(module: ModuleOp, pipeline: str) -> ModuleOp:
 class CrossCopyRewrites:
     """Records rewrites across copies while the passes run on a short step.
 
-    A rewrite within a copy is the same in all copies, however many there are. A rewrite that sees ops of two
+    A rewrite within a copy is the same in all copies, however many there are. A rewrite that reads ops of two
     copies is uniform if the same happens between all neighbors and its result never meets a third copy.
     Numbers that add up from copy to copy do meet one, and negations cancel out between some neighbors only.
     """
 
     def __init__(self, source: ShortStep) -> None:
         self._op_copies = source.op_copies
-        self._of_copies = {
+        self._copied_arguments = {
             index for index, number in enumerate(source.arguments) if number in source.argument_copies
         }
         # Origins of the ops that passes have created or kept.
         self._origins: dict[Operation, Origins] = {}
-        # By the first of two neighbors: how often which ops were seen together.
-        self._between = [Counter[Origins]() for _ in range(source.copies - 1)]
-        self._is_far = False
+        # By the first of two neighbors: how often a rewrite read these ops of both.
+        self._between_neighbors = [Counter[Origins]() for _ in range(source.copies - 1)]
+        self._reads_distant_copies = False
 
-    def rewritten(self, seen: Iterable[Operation], made: Iterable[Operation]) -> None:
+    def record_rewrite(self, read: Iterable[Operation], created: Iterable[Operation]) -> None:
         """Record the origins of a rewrite."""
-        origins = _NO_ORIGIN.union(*map(self._of, seen))
-        for op in made:
+        origins = _NO_ORIGIN.union(*map(self._origins_of, read))
+        for op in created:
             self._origins[op] = origins
         copies = {copy for _, copy in origins}
         if len(copies) < 2:
             return
         first = min(copies)
         if max(copies) > first + 1:
-            self._is_far = True
+            self._reads_distant_copies = True
         else:
-            self._between[first][frozenset((family, copy - first) for family, copy in origins)] += 1
+            self._between_neighbors[first][frozenset((family, copy - first) for family, copy in origins)] += 1
 
-    def merged(self, op: CirhOp, kept: CirhOp) -> None:
+    def record_merge(self, op: CirhOp, kept: CirhOp) -> None:
         """Record a merge. An op that all copies compute from the same values belongs to none of them."""
         if all(map(self._is_shared, op.operand_values)):
             self._origins[kept] = _NO_ORIGIN
         else:
-            self.rewritten((op, kept), (kept,))
+            self.record_rewrite((op, kept), (kept,))
 
     def are_uniform(self) -> bool:
         """Return True if adding a copy leaves every rewrite unchanged."""
-        return not self._is_far and all(one == self._between[0] for one in self._between)
+        return not self._reads_distant_copies and all(
+            counts == self._between_neighbors[0] for counts in self._between_neighbors
+        )
 
-    def _of(self, op: Operation) -> Origins:
+    def _origins_of(self, op: Operation) -> Origins:
         known = self._origins.get(op)
         if known is None:
             name = op.attributes.get(NODE_NAME)
@@ -134,5 +136,5 @@ class CrossCopyRewrites:
 
     def _is_shared(self, value: SSAValue) -> bool:
         if isinstance(value, OpResult):
-            return not self._of(value.op)
-        return isinstance(value, BlockArgument) and value.index not in self._of_copies
+            return not self._origins_of(value.op)
+        return isinstance(value, BlockArgument) and value.index not in self._copied_arguments

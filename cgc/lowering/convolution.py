@@ -68,13 +68,13 @@ class _Window(NamedTuple):
         stride: of the forward convolution; all attributes are of height and width.
         padding: low and high of both.
         dilation: steps inside the window.
-        wanted: shape of the result.
+        out_shape: shape of the result.
     """
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
-    wanted: tuple[int, ...]
+    out_shape: tuple[int, ...]
 
     @property
     def pairs(self) -> Pairs:
@@ -83,7 +83,7 @@ class _Window(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """True if there is a window at every place, and no gap inside it."""
+        """True if windows have stride 1 and no gaps."""
         return {*self.stride, *self.dilation} == {1}
 
     def is_apart(self, kernel: Sequence[int]) -> bool:
@@ -97,28 +97,28 @@ def convolve_images(op: ConvolutionOp, lhs: jax.Array, rhs: jax.Array) -> jax.Ar
     left, right = lhs.astype(jnp.float32), rhs.astype(jnp.float32)
     window = _Window(op.stride, op.padding, op.dilation, result_shape(op))
     direction = op.conv_pass_direction
-    x_shape = window.wanted if direction == "BWD_INPUT" else lhs.shape
+    x_shape = window.out_shape if direction == "BWD_INPUT" else lhs.shape
     if op.groups == x_shape[3] > 1:
         if direction == "BWD_KERNEL":
             result = _depthwise_by_kernel(window, left, right)
         else:
-            result = _derive(direction, partial(_depthwise, window), window.wanted)(left, right)
+            result = _derive(direction, partial(_depthwise, window), window.out_shape)(left, right)
     else:
         plain = partial(_forward, window, groups=op.groups)
         result = lax.platform_dependent(
             left,
             right,
             cpu=_by_group(_CPU[direction], window, op.groups),
-            default=_derive(direction, plain, window.wanted),
+            default=_derive(direction, plain, window.out_shape),
         )
     return result.astype(lhs.dtype)
 
 
-def _derive(direction: str, forward: Function, wanted: Sequence[int]) -> Function:
+def _derive(direction: str, forward: Function, out_shape: Sequence[int]) -> Function:
     """Derive a direction of a convolution as the transpose of the forward one."""
     if direction == "FWD":
         return forward
-    like = jnp.zeros(wanted, jnp.float32)
+    like = jnp.zeros(out_shape, jnp.float32)
     if direction == "BWD_INPUT":
         return lambda grad, kernel: apply_transpose(lambda x: forward(x, kernel), like, grad)
     return lambda x, grad: apply_transpose(lambda kernel: forward(x, kernel), like, grad)
@@ -128,8 +128,8 @@ def _by_group(function: WindowFunction, window: _Window, groups: int) -> Functio
     """Convolve group by group, since XLA's fast routine for CPUs has no groups."""
     if groups == 1:
         return partial(function, window)
-    *sizes, channels = window.wanted
-    own = window._replace(wanted=(*sizes, channels // groups))
+    *sizes, channels = window.out_shape
+    own = window._replace(out_shape=(*sizes, channels // groups))
 
     def split(x: jax.Array, y: jax.Array) -> jax.Array:
         pairs = zip(jnp.split(x, groups, 3), jnp.split(y, groups, 3), strict=True)
@@ -138,7 +138,7 @@ def _by_group(function: WindowFunction, window: _Window, groups: int) -> Functio
     def loop(x: jax.Array, y: jax.Array) -> jax.Array:
         rows = [jnp.moveaxis(v.reshape(*v.shape[:3], groups, -1), 3, 0) for v in (x, y)]
         results = lax.map(lambda pair: function(own, *pair), tuple(rows))
-        return jnp.moveaxis(results, 0, 3).reshape(window.wanted)
+        return jnp.moveaxis(results, 0, 3).reshape(window.out_shape)
 
     return split if groups < _MANY else loop
 
@@ -220,32 +220,34 @@ def _by_input(window: _Window, grad: jax.Array, kernel: jax.Array) -> jax.Array:
     """Convolve the gradient, spread by the stride, with the reversed kernel."""
     if window.is_apart(kernel.shape):
         return _by_input_as_product(window, grad, kernel)
-    turned = lax.transpose(lax.rev(kernel, (0, 1)), (0, 1, 3, 2))
+    transposed = lax.transpose(lax.rev(kernel, (0, 1)), (0, 1, 3, 2))
     padding = []
-    for size, length, count, stride, step, (low, _) in _axes(window, window.wanted, kernel.shape, grad.shape):
+    for size, length, count, stride, step, (low, _) in _axes(
+        window, window.out_shape, kernel.shape, grad.shape
+    ):
         span = (length - 1) * step
         before = span - low
         padding.append((before, size + span - before - ((count - 1) * stride + 1)))
-    return _canonical(grad, turned, padding, dilation=window.dilation, spread=window.stride)
+    return _canonical(grad, transposed, padding, dilation=window.dilation, spread=window.stride)
 
 
 def _by_kernel(window: _Window, x: jax.Array, grad: jax.Array) -> jax.Array:
-    """Exchange samples and channels: x is convolved with the gradient as the kernel."""
-    if window.is_apart(window.wanted):
+    """Swap samples and channels: x is convolved with the gradient as the kernel."""
+    if window.is_apart(window.out_shape):
         # Multiply each window as a row, without a convolution; no element of x is in two rows. Windows that
         # do not overlap need no convolution: 4 x 56 x 56 x 64 -> 128, 1 x 1 / 2, takes 1.8 ms as a
         # convolution, 0.3 as a product.
-        places = taps(x, window.wanted[:2], window.stride, window.padding, dilation=window.dilation)
-        rows = jnp.concatenate(places, 3).reshape(-1, math.prod(window.wanted[:3]))
+        shifted = taps(x, window.out_shape[:2], window.stride, window.padding, dilation=window.dilation)
+        rows = jnp.concatenate(shifted, 3).reshape(-1, math.prod(window.out_shape[:3]))
         columns = grad.reshape(-1, grad.shape[3])
         product = lax.dot_general(rows, columns, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
-        return product.reshape(window.wanted)
+        return product.reshape(window.out_shape)
     if window.is_dense and _is_large(window, grad):
         return _by_kernel_of_samples(window, x, grad)
     padding = []
-    for size, length, count, stride, step, (low, _) in _axes(window, x.shape, window.wanted, grad.shape):
+    for size, length, count, stride, step, (low, _) in _axes(window, x.shape, window.out_shape, grad.shape):
         padding.append((low, (length - 1) * step + (count - 1) * stride + 1 - size - low))
-    # Elements that no window reaches are cut off: the fast routine takes no negative padding.
+    # Elements outside of all windows are removed, since the fast routine has no negative padding.
     x = lax.pad(
         x, jnp.zeros((), x.dtype), [(0, 0, 0), *[(0, min(0, high), 0) for _, high in padding], (0, 0, 0)]
     )
@@ -257,7 +259,7 @@ def _by_kernel(window: _Window, x: jax.Array, grad: jax.Array) -> jax.Array:
 
 def _is_large(window: _Window, grad: jax.Array) -> bool:
     windows = math.prod(grad.shape[1:3])
-    return windows >= _LARGE and windows * math.prod(window.wanted) >= _WORK and grad.size >= _CACHED
+    return windows >= _LARGE and windows * math.prod(window.out_shape) >= _WORK and grad.size >= _CACHED
 
 
 def _transpose_both(x: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -271,8 +273,10 @@ def _transpose_both(x: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array
         return lax.transpose(x, (3, 1, 2, 0)), lax.transpose(grad, (1, 2, 0, 3))
 
     any_element = lax.slice(x, (0,) * x.ndim, (1,) * x.ndim).reshape(())
-    turned: tuple[jax.Array, jax.Array] = lax.cond(lax.gt(any_element, 0.0), transpose, transpose, x, grad)
-    return turned
+    transposed: tuple[jax.Array, jax.Array] = lax.cond(
+        lax.gt(any_element, 0.0), transpose, transpose, x, grad
+    )
+    return transposed
 
 
 def _by_kernel_of_samples(window: _Window, x: jax.Array, grad: jax.Array) -> jax.Array:
@@ -280,18 +284,18 @@ def _by_kernel_of_samples(window: _Window, x: jax.Array, grad: jax.Array) -> jax
     # The channels of that convolution are the columns of the image. The places of the window along the width
     # become channels of x. The operand with more channels is the kernel, not transposed, and the routine
     # works on that many at once; the other one is transposed.
-    height, width, channels, outputs = window.wanted
+    height, width, channels, outputs = window.out_shape
     top, bottom, left, right = window.padding
     rows, columns = grad.shape[1:3]
     x_is_kernel = width * channels > outputs and max(top, bottom) < height
 
     def share(x: jax.Array, grad: jax.Array) -> jax.Array:
-        places = taps(x, (1, width), (1, 1), (0, 0, left, right))
+        shifted = taps(x, (1, width), (1, 1), (0, 0, left, right))
         if x_is_kernel:
-            kernel = jnp.concatenate(places, 3).reshape(x.shape[1], 1, columns, -1)
+            kernel = jnp.concatenate(shifted, 3).reshape(x.shape[1], 1, columns, -1)
             image = lax.transpose(grad, (0, 1, 3, 2))
             return _canonical(image, kernel, [(height - 1 - top, height - 1 - bottom), (0, 0)])
-        image = lax.transpose(jnp.concatenate(places, 3), (0, 1, 3, 2))
+        image = lax.transpose(jnp.concatenate(shifted, 3), (0, 1, 3, 2))
         return _canonical(image, grad.reshape(rows, 1, columns, outputs), [(top, bottom), (0, 0)])
 
     def add(sample: jax.Array, total: jax.Array) -> jax.Array:
@@ -303,7 +307,7 @@ def _by_kernel_of_samples(window: _Window, x: jax.Array, grad: jax.Array) -> jax
     if x_is_kernel:
         # the gradient moved over x, so the rows come from last to first
         total = lax.transpose(lax.rev(total, (1,)), (0, 1, 3, 2))
-    return total.reshape(window.wanted)
+    return total.reshape(window.out_shape)
 
 
 def _by_input_as_product(window: _Window, grad: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -323,7 +327,7 @@ def _by_input_as_product(window: _Window, grad: jax.Array, kernel: jax.Array) ->
     image = spread.reshape(batch, height * window.stride[0], width * window.stride[1], channels)
     borders = [
         (-low, size + low - covered, 0)
-        for size, covered, (low, _) in zip(window.wanted[1:3], image.shape[1:3], window.pairs, strict=True)
+        for size, covered, (low, _) in zip(window.out_shape[1:3], image.shape[1:3], window.pairs, strict=True)
     ]
     return lax.pad(image, zero, [(0, 0, 0), *borders, (0, 0, 0)])
 
@@ -337,12 +341,12 @@ def _axes(
 
 
 def _depthwise(window: _Window, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Sum x, shifted to each place of the kernel, times the kernel's row."""
+    """Sum x, shifted to each position of the kernel, times the row of the kernel."""
     # 16 x 28 x 28 x 32, 3 x 3, takes 11.8 ms as a grouped convolution, 0.2 as shifted products.
     height, width, _, outputs = kernel.shape
     spread = _for_each_output(x, outputs)
-    places = taps(spread, (height, width), window.stride, window.padding, dilation=window.dilation)
-    terms = [place * kernel[i // width, i % width] for i, place in enumerate(places)]
+    shifted = taps(spread, (height, width), window.stride, window.padding, dilation=window.dilation)
+    terms = [tap * kernel[i // width, i % width] for i, tap in enumerate(shifted)]
     return sum(terms[1:], terms[0])
 
 
@@ -352,21 +356,21 @@ def _for_each_output(x: jax.Array, outputs: int) -> jax.Array:
 
 
 def _depthwise_by_kernel(window: _Window, x: jax.Array, grad: jax.Array) -> jax.Array:
-    """Sum x, shifted to each place of the kernel, times the gradient."""
-    # The rows of the kernel are a loop. Without it XLA compiles a sum for each place, 25 for a 5 x 5 kernel,
-    # and fuses the normalization and activation before the convolution into each of them.
-    height, width, _, outputs = window.wanted
+    """Sum x, shifted to each position of the kernel, times the gradient."""
+    # The rows of the kernel are a loop. Without it, XLA compiles a sum for each position, 25 for a 5 x 5
+    # kernel, and fuses the normalization and activation before the convolution into each of them.
+    height, width, _, outputs = window.out_shape
     borders = [(0, 0, 0), *((low, high, 0) for low, high in window.pairs), (0, 0, 0)]
     padded = lax.pad(_for_each_output(x, outputs), jnp.zeros((), x.dtype), borders)
     rows = (grad.shape[1] - 1) * window.stride[0] + 1
 
     def row(start: jax.Array) -> jax.Array:
         band = lax.dynamic_slice_in_dim(padded, start, rows, 1)
-        places = taps(band, (1, width), window.stride, (0, 0, 0, 0), dilation=window.dilation)
-        return jnp.stack([jnp.sum(place * grad, (0, 1, 2)) for place in places])
+        shifted = taps(band, (1, width), window.stride, (0, 0, 0, 0), dilation=window.dilation)
+        return jnp.stack([jnp.sum(tap * grad, (0, 1, 2)) for tap in shifted])
 
     sums: jax.Array = lax.map(row, jnp.arange(height) * window.dilation[0])
-    return sums.reshape(window.wanted)
+    return sums.reshape(window.out_shape)
 
 
 # XLA for CPUs has fast routines for one form of convolution only: NHWC, kernel HWIO, one group, nothing
@@ -409,12 +413,12 @@ def _volumes_by_kernel(op: ConvolutionOp, x: jax.Array, grad: jax.Array) -> jax.
 
 
 def _volumes_by_input(op: ConvolutionOp, grad: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Add the gradients of each place of the kernel's depth to the slices that it was multiplied with."""
-    wanted = result_shape(op)
+    """Add the gradients for each depth of the kernel to the slices that it was multiplied with."""
+    out_shape = result_shape(op)
     batch, count = grad.shape[:2]
     images = grad.reshape(batch * count, *grad.shape[2:])
-    parts = [_of_images(op, images, place, (batch * count, *wanted[2:])) for place in kernel]
-    x = jnp.zeros(wanted, grad.dtype)
+    parts = [_of_images(op, images, tap, (batch * count, *out_shape[2:])) for tap in kernel]
+    x = jnp.zeros(out_shape, grad.dtype)
     return apply_transpose(lambda value: _slices(op, value, count, len(parts)), x, parts)
 
 
@@ -422,14 +426,14 @@ _OF_VOLUMES = {"FWD": _volumes_forward, "BWD_INPUT": _volumes_by_input, "BWD_KER
 
 
 def _slices(op: ConvolutionOp, x: jax.Array, count: int, depth: int) -> list[jax.Array]:
-    """Return for each place of the kernel's depth the slices of all volumes under it: `[N * D', H, W, C]`."""
+    """Return for each depth of the kernel the slices of all volumes under it: `[N * D', H, W, C]`."""
     front, back = op.padding[:2]
     padded = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (front, back, 0), *[(0, 0, 0)] * 3])
     found = []
-    for place in range(depth):
-        start = place * op.dilation[0]
-        taken = lax.slice_in_dim(padded, start, start + (count - 1) * op.stride[0] + 1, op.stride[0], 1)
-        found.append(taken.reshape(-1, *taken.shape[2:]))
+    for tap in range(depth):
+        start = tap * op.dilation[0]
+        slices = lax.slice_in_dim(padded, start, start + (count - 1) * op.stride[0] + 1, op.stride[0], 1)
+        found.append(slices.reshape(-1, *slices.shape[2:]))
     return found
 
 

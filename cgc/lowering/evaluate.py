@@ -219,21 +219,21 @@ def _gather(eqn: JaxprEqn, x: AnyArray, indices: AnyArray) -> Any:
     grid = np.indices(shape, sparse=True)
     batch = [d for d in range(len(shape)) if d not in numbers.offset_dims]
     offsets = iter(numbers.offset_dims)
-    places: list[Any] = []
+    index_arrays: list[Any] = []
     for d, (size, part) in enumerate(zip(x.shape, eqn.params["slice_sizes"], strict=True)):
-        place: Any = 0
+        index_array: Any = 0
         if d in numbers.operand_batching_dims:
             number = numbers.operand_batching_dims.index(d)
-            place = grid[batch[numbers.start_indices_batching_dims[number]]]
+            index_array = grid[batch[numbers.start_indices_batching_dims[number]]]
         elif d not in numbers.collapsed_slice_dims:
-            place = grid[next(offsets)]
+            index_array = grid[next(offsets)]
         if d in numbers.start_index_map:
             starts = indices[..., numbers.start_index_map.index(d)].astype(np.int64)
             if ((starts < 0) | (starts > size - part)).any():
                 raise _NotEvaluatedError
-            place = place + np.expand_dims(starts, tuple(numbers.offset_dims))
-        places.append(place)
-    return np.broadcast_to(x[tuple(places)], shape)
+            index_array = index_array + np.expand_dims(starts, tuple(numbers.offset_dims))
+        index_arrays.append(index_array)
+    return np.broadcast_to(x[tuple(index_arrays)], shape)
 
 
 def _scatter_add(eqn: JaxprEqn, x: AnyArray, indices: AnyArray, updates: AnyArray) -> Any:

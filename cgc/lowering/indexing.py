@@ -31,19 +31,19 @@ from cgc.lowering.base import Table, result_dtype, result_shape
 def strided_slice(op: StridedSliceOp, x: jax.Array) -> jax.Array:
     """Take every `strides`-th element from `begin` to before `end`; a negative stride runs backwards."""
     slices, backwards = _forward_slices(op)
-    taken = lax.slice(x, *slices)
-    return lax.rev(taken, backwards) if backwards else taken
+    sliced = lax.slice(x, *slices)
+    return lax.rev(sliced, backwards) if backwards else sliced
 
 
 def strided_slice_grad(op: StridedSliceGradOp, grad: jax.Array) -> jax.Array:
     """Fill with zeros, and `grad` where the slice takes elements: padding before, between and after them."""
     (starts, _, steps), backwards = _forward_slices(op)
-    places = lax.rev(grad, backwards) if backwards else grad
+    forward = lax.rev(grad, backwards) if backwards else grad
     edges = []
     for size, start, step, count in zip(result_shape(op), starts, steps, grad.shape, strict=True):
         covered = (count - 1) * step + 1 if count else 0
         edges.append((start, size - start - covered, step - 1) if count else (0, size, 0))
-    return lax.pad(places, jnp.zeros((), grad.dtype), edges)
+    return lax.pad(forward, jnp.zeros((), grad.dtype), edges)
 
 
 def _forward_slices(
@@ -52,12 +52,12 @@ def _forward_slices(
     """Return ((starts, limits, steps) of the same elements in rising order, the dimensions to reverse)."""
     starts, limits, steps, backwards = [], [], [], []
     for dim, (begin, end, stride) in enumerate(zip(op.begin, op.end, op.strides, strict=True)):
-        places = range(begin, end, stride)
+        forward = range(begin, end, stride)
         if stride < 0:
             backwards.append(dim)
-            places = places[::-1]
-        starts.append(places[0] if places else 0)
-        limits.append(places[-1] + 1 if places else 0)
+            forward = forward[::-1]
+        starts.append(forward[0] if forward else 0)
+        limits.append(forward[-1] + 1 if forward else 0)
         steps.append(abs(stride))
     return (starts, limits, steps), tuple(backwards)
 
@@ -102,7 +102,7 @@ def repeat(op: RepeatOp, x: jax.Array) -> jax.Array:
 
 
 def conditional_arange(op: ConditionalArangeOp, condition: jax.Array) -> jax.Array:
-    """Count the preceding places that hold, from `start`, where the condition holds; `fill` elsewhere."""
+    """Number the elements for which the condition is true, from `start`; return `fill` for the others."""
     counts = lax.cumsum(condition.astype(jnp.int32), condition.ndim - 1)
     return jnp.where(condition, counts - 1 + op.start, op.fill).astype(jnp.int32)
 
@@ -111,10 +111,10 @@ def one_hot(op: OneHotOp, indices: jax.Array, on: jax.Array, off: jax.Array) -> 
     """Return `on` where the position along the axis is the index, `off` elsewhere and for invalid indices."""
     shape = result_shape(op)
     positions = lax.broadcasted_iota(jnp.int32, shape, op.axis)
-    wanted = lax.broadcast_in_dim(
+    expanded = lax.broadcast_in_dim(
         indices.astype(jnp.int32), shape, tuple(d for d in range(len(shape)) if d != op.axis)
     )
-    return lax.select(lax.eq(positions, wanted), lax.broadcast(on, shape), lax.broadcast(off, shape))
+    return lax.select(lax.eq(positions, expanded), lax.broadcast(on, shape), lax.broadcast(off, shape))
 
 
 def gather(op: GatherOp, x: jax.Array, indices: jax.Array) -> jax.Array:
@@ -141,9 +141,9 @@ def slice_(op: SliceOp, x: jax.Array) -> jax.Array:
 
 
 def unique(op: UniqueOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return distinct elements in order of first appearance, and for each element its place among them."""
-    # A stable sort makes equal elements contiguous, the first to appear in front; the elements at the front
-    # are numbered in the order of x. Places without a value hold PADDING_INDEX.
+    """Return the distinct elements in order of first appearance, and for each element its index in them."""
+    # A stable sort makes equal elements contiguous, in the order of x. The first of each are numbered in the
+    # order of x. Unused elements of the result are PADDING_INDEX.
     (size,) = x.shape
     if size == 0:
         return x, lax.full((0,), 0, result_dtype(op, 1))
@@ -151,11 +151,11 @@ def unique(op: UniqueOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     ordered, position = lax.sort((x, order), is_stable=True, num_keys=1)
     starts = jnp.concatenate([lax.full((1,), True), ordered[1:] != ordered[:-1]])
     is_first = jnp.zeros(size, bool).at[position].set(starts, unique_indices=True)
-    place = jnp.cumsum(is_first, dtype=jnp.int32) - 1
+    rank = jnp.cumsum(is_first, dtype=jnp.int32) - 1
     start = lax.cummax(jnp.where(starts, order, 0))
-    idx = jnp.zeros(size, jnp.int32).at[position].set(place[position[start]], unique_indices=True)
+    idx = jnp.zeros(size, jnp.int32).at[position].set(rank[position[start]], unique_indices=True)
     padding = lax.full((size,), PADDING_INDEX, x.dtype)
-    values = padding.at[jnp.where(is_first, place, size)].set(x, mode="drop")
+    values = padding.at[jnp.where(is_first, rank, size)].set(x, mode="drop")
     return values, idx.astype(result_dtype(op, 1))
 
 

@@ -1,4 +1,4 @@
-"""Interpret a module as a jax function, once, under tracing."""
+"""Interpret a module as a JAX function, once, under tracing."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class _Plan:
 
     def __init__(self, module: ModuleOp) -> None:
         self.function = graph_function(module)
-        self.step = _scan(self.function)
+        self.step = _tabulate(self.function)
         arguments, results = arguments_and_results(self.function)
         self._is_state = tuple(RESOURCE_NAME in argument.attributes for argument in arguments)
         self.replacements = tuple(
@@ -147,25 +147,25 @@ def _evaluate(plan: _Plan, arguments: Sequence[jax.Array]) -> Values:
     else:
         _run_token_loop(plan.token_loop, step, half, values)
     terminator = plan.function.body.block.last_op
-    assert terminator is not None, "`_scan` has seen it"
+    assert terminator is not None, "checked by `_tabulate`"
     return to_declared(terminator.operands, [values[number] for number in step.returned])
 
 
 def _run_all(plan: _Plan, half: HalfFormat, values: _Computed) -> None:
     """Run the ops in order, and their loops."""
-    step, place = plan.step, 0
+    step, position = plan.step, 0
     for loop in (*plan.loops, None):
         end = len(step.ops) if loop is None else loop.start
-        _run_ops(range(place, end), step, half, values)
+        _run_ops(range(position, end), step, half, values)
         if loop is not None:
             _run_ops(loop.before, step, half, values)
             _run_loop(loop, step, half, values)
             _run_ops(loop.after, step, half, values)
-            place = loop.end
+            position = loop.end
 
 
-def _scan(function: FuncOp) -> OpTable:
-    """Return the ops of the function.
+def _tabulate(function: FuncOp) -> OpTable:
+    """Return the table of the ops of a function.
 
     Raises:
         LoweringError: an op is not of CIRH or reads a later value, or the last op is not a return.
@@ -185,16 +185,16 @@ def _scan(function: FuncOp) -> OpTable:
 
 
 class _Computed:
-    """The computed values of a step by number; copies of a loop are stored in stacks."""
+    """The computed values of a step, by number; those of the copies in a loop are rows of stacked arrays."""
 
     def __init__(self, arguments: Sequence[jax.Array]) -> None:
         self._arrays = dict(enumerate(arguments))
-        self._places: dict[int, tuple[jax.Array, int]] = {}
+        self._stack_rows: dict[int, tuple[jax.Array, int]] = {}
 
     def __getitem__(self, number: int) -> jax.Array:
         if number not in self._arrays:
-            stack, place = self._places[number]
-            self._arrays[number] = lax.index_in_dim(stack, place, keepdims=False)
+            stack, position = self._stack_rows[number]
+            self._arrays[number] = lax.index_in_dim(stack, position, keepdims=False)
         return self._arrays[number]
 
     def __setitem__(self, number: int, array: jax.Array) -> None:
@@ -202,55 +202,55 @@ class _Computed:
 
     def copy(self) -> _Computed:
         """Return an independent collection of the same values."""
-        made = _Computed(())
-        made._arrays, made._places = dict(self._arrays), dict(self._places)
-        return made
+        copy = _Computed(())
+        copy._arrays, copy._stack_rows = dict(self._arrays), dict(self._stack_rows)
+        return copy
 
     def add_stack(self, numbers: Iterable[int], stack: jax.Array) -> None:
         """Add values that are the rows of an array."""
-        for place, number in enumerate(numbers):
-            self._places.setdefault(number, (stack, place))
+        for row, number in enumerate(numbers):
+            self._stack_rows.setdefault(number, (stack, row))
 
     def stack(self, numbers: Sequence[int]) -> jax.Array:
-        """Return an array whose rows are values; consecutive rows of another stack are one slice of it."""
+        """Stack values as rows of an array; consecutive rows of another stack are one slice of it."""
         parts: list[jax.Array] = []
         rest = list(numbers)
         while rest:
-            length, way = self._stretch(rest)
+            length, direction = self._contiguous_rows(rest)
             if length == 1:
                 parts.append(lax.expand_dims(self[rest[0]], [0]))
             else:
-                stack = self._places[rest[0]][0]
-                low, high = sorted(self._places[number][1] for number in (rest[0], rest[length - 1]))
+                stack = self._stack_rows[rest[0]][0]
+                low, high = sorted(self._stack_rows[number][1] for number in (rest[0], rest[length - 1]))
                 part = lax.slice_in_dim(stack, low, high + 1)
-                parts.append(part if way > 0 else lax.rev(part, [0]))
+                parts.append(part if direction > 0 else lax.rev(part, [0]))
             del rest[:length]
-        made = parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
-        self.add_stack(numbers, made)
-        return made
+        stacked = parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
+        self.add_stack(numbers, stacked)
+        return stacked
 
-    def _stretch(self, numbers: Sequence[int]) -> tuple[int, int]:
-        """Return number of first values that are consecutive rows of one stack, and their order: 1, -1."""
-        way = 0
-        for length, (one, other) in enumerate(pairwise(map(self._places.get, numbers)), 1):
-            if one is None or other is None or one[0] is not other[0]:
-                return length, way
-            distance = other[1] - one[1]
-            if abs(distance) != 1 or way not in (0, distance):
-                return length, way
-            way = distance
-        return len(numbers), way
+    def _contiguous_rows(self, numbers: Sequence[int]) -> tuple[int, int]:
+        """Return how many of the first values are consecutive rows of one stack, and their order: 1 or -1."""
+        direction = 0
+        for length, (current, following) in enumerate(pairwise(map(self._stack_rows.get, numbers)), 1):
+            if current is None or following is None or current[0] is not following[0]:
+                return length, direction
+            distance = following[1] - current[1]
+            if abs(distance) != 1 or direction not in (0, distance):
+                return length, direction
+            direction = distance
+        return len(numbers), direction
 
 
-def _run_ops(places: Iterable[int], step: OpTable, half: HalfFormat, values: _Computed) -> None:
-    for place in places:
-        made = lower_in(half, step.ops[place], [values[number] for number in step.operands(place)])
-        for number, array in zip(step.results(place), made, strict=True):
+def _run_ops(positions: Iterable[int], step: OpTable, half: HalfFormat, values: _Computed) -> None:
+    for position in positions:
+        results = lower_in(half, step.ops[position], [values[number] for number in step.operands(position)])
+        for number, array in zip(step.results(position), results, strict=True):
             values[number] = array
 
 
 def _run_token_loop(loop: TokenLoop, step: OpTable, half: HalfFormat, values: _Computed) -> None:
-    """Run the ops before a loop over tokens, its rounds, and those after it, which read the last round."""
+    """Run the ops before a loop over tokens, its rounds, and the ops after it, which read the last round."""
     _run_ops(loop.before, step, half, values)
     end = step.ops[loop.update]
     assert isinstance(end, UpdateTokenLoopOp)
@@ -267,7 +267,7 @@ def _run_token_loop(loop: TokenLoop, step: OpTable, half: HalfFormat, values: _C
         return own[update]
 
     last = run_token_loop(end, values[step.operands(loop.start)[0]], values[stop], body)
-    begin(values, last.before, last.place)
+    begin(values, last.previous_tokens, last.previous_last)
     if loop.reads_body:
         _run_ops(loop.body, step, half, values)
     values[step.results(loop.update)[0]] = last.tokens
@@ -275,13 +275,13 @@ def _run_token_loop(loop: TokenLoop, step: OpTable, half: HalfFormat, values: _C
 
 
 def _run_loop(loop: Loop, step: OpTable, half: HalfFormat, values: _Computed) -> None:
-    """Run the ops of a loop as one scan over its copies."""
-    ops = [step.ops[place] for place in loop.places[:, 0].tolist()]
+    """Run a loop as one scan over its copies."""
+    ops = [step.ops[position] for position in loop.positions[:, 0].tolist()]
     read_by_all = {read.number for reads in loop.reads for read in reads if read.kind == "shared"}
     shared = {number: values[number] for number in read_by_all}
 
     def body(carried: tuple[Values, ...], stacked: Values) -> tuple[tuple[Values, ...], Values]:
-        made: list[Values] = []
+        results: list[Values] = []
 
         def value(read: Read) -> jax.Array:
             match read.kind:
@@ -292,20 +292,20 @@ def _run_loop(loop: Loop, step: OpTable, half: HalfFormat, values: _Computed) ->
                 case "carried":
                     return carried[read.number][0]
                 case "same":
-                    return made[read.number][read.result]
+                    return results[read.number][read.result]
 
         for op, reads in zip(ops, loop.reads, strict=True):
-            made.append(lower_in(half, op, [value(read) for read in reads]))
+            results.append(lower_in(half, op, [value(read) for read in reads]))
         later = tuple(
-            (*earlier[1:], made[carry.family][carry.result])
+            (*earlier[1:], results[carry.family][carry.result])
             for earlier, carry in zip(carried, loop.carries, strict=True)
         )
-        return later, tuple(made[family][result] for family, result in loop.stacked)
+        return later, tuple(results[family][result] for family, result in loop.stacked)
 
     first = tuple(tuple(values[number] for number in carry.initial) for carry in loop.carries)
     rows = tuple(map(values.stack, loop.stacks))
     carried, stacks = lax.scan(body, first, rows, length=loop.copies)
     for (family, result), stack in zip(loop.stacked, stacks, strict=True):
-        values.add_stack((step.first_result[loop.places[family]] + result).tolist(), stack)
+        values.add_stack((step.first_result[loop.positions[family]] + result).tolist(), stack)
     for family, result, carry in loop.last:
-        values[int(step.first_result[loop.places[family, -1]]) + result] = carried[carry][-1]
+        values[int(step.first_result[loop.positions[family, -1]]) + result] = carried[carry][-1]

@@ -1,14 +1,14 @@
 """Find the loops of a step: repeated ops that carry a state, such as the time steps of a recurrent network.
 
-A program unrolls its recurrences, and XLA compiles each time step separately: two thirds of the time until a
-small LSTM trains. Here its time steps become one body again. Ops are taken by place: a stretch of ops whose
-classes repeat with a period is cut into copies, and a family is one op of a copy with all its copies. A
-family is in the loop if its ops are equal and read alike: values that all copies share, of the same copy, of
-an earlier copy (carried), or of no copy (stacked, one for each). Differences between copies, such as the
-slice of a time step, are computed before the loop or after it.
+A program unrolls its recurrences, and XLA compiles each time step separately, which takes two thirds of the
+time until a small LSTM trains. Here the time steps become one body again. A stretch is a range of ops whose
+classes repeat with a period: it is cut into copies, and a family is an op of a copy together with the same op
+of all other copies. A family is in the loop if its ops are equal and have the same kind of operands: shared
+by all copies, of the same copy, of an earlier copy (carried), or one value from outside for each copy
+(stacked). Other ops, such as the slice of a time step, are computed before or after the loop.
 
-Layers of a network repeat as well, each with its own weights. To stack those would copy all weights in
-every step, so they are no loop.
+Layers of a network repeat as well, but with separate weights. Stacking these would copy all weights in every
+step, so layers are not turned into loops.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from cgc.cirh.ops import CastOp, ReshapeOp, TransposeOp
 from cgc.cirh.random import SeededRandomOp
 
 # Fewer copies compile as fast without a loop.
-LEAST_COPIES = 4
+MIN_COPIES = 4
 
-# A loop with fewer ops takes longer to run than its copies, which XLA fuses.
-LEAST_OPS = 4
+# A loop with fewer ops runs slower than its unrolled copies, which XLA fuses.
+MIN_OPS = 4
 
-# Ops that a loop must save: a loop costs XLA about as much as a dozen ops.
-LEAST_SAVED = 32
+# A loop takes XLA as long to compile as about a dozen ops.
+MIN_SAVED_OPS = 32
 
 # Number of stretches to examine, the longest first.
-_CANDIDATES = 32
+_MAX_STRETCHES = 32
 
 _SAME_ELEMENTS = (CastOp, ReshapeOp, TransposeOp)
 
@@ -59,9 +59,9 @@ class Carry(NamedTuple):
     """A value that a later copy reads.
 
     Attributes:
-        family: of the op that makes it.
+        family: of its producer.
         result: index of the op's result.
-        initial: the values that the first copies read instead; as many as the distance to the reader.
+        initial: the values that the first copies read instead, as many as the distance in copies.
     """
 
     family: int
@@ -71,25 +71,24 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class Loop:
-    """Ops that are computed by a loop; all values and ops are numbers of a `Scan`.
+    """Ops that are computed by a loop; values and ops are numbers in an `OpTable`.
 
     Attributes:
-        start: the first place of the stretch of ops that the loop replaces.
-        end: the place after it.
-        places: of the ops in the loop, by family and copy.
-        reads: of each family, the sources of its operands.
+        start: position of the first op of the stretch that the loop replaces.
+        end: position after its last op.
+        positions: of the ops in the loop, by family and copy.
+        reads: sources of the operands, by family.
         carries: targets of `carried` reads.
         stacks: targets of `stacked` reads: a value for each copy.
-        stacked: families and results of which ops outside read copies.
-        last: families and results of which ops outside read only the last copy, and a carry that ends with
-            it.
-        before: the other ops of the stretch that do not depend on the loop.
-        after: those that do.
+        stacked: families and results of which ops outside read any copy.
+        last: families and results of which ops outside read only the last copy, and their carries.
+        before: other ops of the stretch that do not depend on the loop.
+        after: other ops of the stretch that depend on the loop.
     """
 
     start: int
     end: int
-    places: Ints
+    positions: Ints
     reads: tuple[tuple[Read, ...], ...]
     carries: tuple[Carry, ...]
     stacks: tuple[tuple[int, ...], ...]
@@ -101,11 +100,11 @@ class Loop:
     @property
     def copies(self) -> int:
         """Number of iterations."""
-        return int(self.places.shape[1])
+        return int(self.positions.shape[1])
 
 
 def find_loops(step: OpTable, weights: Sequence[int]) -> list[Loop]:
-    """Return the loops of a step in the order of their places; their stretches do not overlap.
+    """Return the loops of a step in order; their stretches do not overlap.
 
     Args:
         step: the ops.
@@ -113,89 +112,91 @@ def find_loops(step: OpTable, weights: Sequence[int]) -> list[Loop]:
     """
     whole_weights = _whole_weights(step, weights)
     found: list[Loop] = []
-    for places in _candidates(step):
-        start, end = int(places[0, 0]), int(places[-1, -1]) + 1
+    for positions in _candidates(step):
+        start, end = int(positions[0, 0]), int(positions[-1, -1]) + 1
         if all(end <= other.start or other.end <= start for other in found):
-            loop = _Copies(step, places).loop()
+            loop = _Copies(step, positions).loop()
             if loop is not None and whole_weights.isdisjoint(chain(*loop.stacks)):
                 found.append(loop)
     return sorted(found, key=lambda loop: loop.start)
 
 
 def _whole_weights(step: OpTable, weights: Sequence[int]) -> set[int]:
-    """Return the weights, and values with all elements of one in another type or order."""
+    """Return the weights and their casts, reshapes and transposes."""
     found = set(weights)
-    for place, op in enumerate(step.ops):
-        if isinstance(op, _SAME_ELEMENTS) and step.operands(place)[0] in found:
-            found.update(step.results(place))
+    for position, op in enumerate(step.ops):
+        if isinstance(op, _SAME_ELEMENTS) and step.operands(position)[0] in found:
+            found.update(step.results(position))
     return found
 
 
 def _candidates(step: OpTable) -> Iterator[Ints]:
-    """Yield places by family and copy of stretches in which the classes of ops repeat, the longest first."""
-    # Several copies of a stretch are copies of a longer one; those are left out.
+    """Yield positions, by family and copy, of stretches in which op classes repeat, the longest first."""
+    # A stretch repeats with multiples of its period as well; these are skipped.
     numbers: dict[type, int] = {}
     kinds = np.array([numbers.setdefault(type(op), len(numbers)) for op in step.ops], np.int64)
     runs = []
-    for period in range(LEAST_OPS, len(kinds) // LEAST_COPIES + 1):
-        same = kinds[period:] == kinds[:-period]
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False]))))
+    for period in range(MIN_OPS, len(kinds) // MIN_COPIES + 1):
+        is_same = kinds[period:] == kinds[:-period]
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], is_same, [False]))))
         starts, lengths = edges[::2], edges[1::2] - edges[::2]
-        for at in np.flatnonzero(lengths >= (LEAST_COPIES - 1) * period).tolist():
-            runs.append((int(starts[at]), period, int(lengths[at]) // period + 1))
+        for run_index in np.flatnonzero(lengths >= (MIN_COPIES - 1) * period).tolist():
+            runs.append((int(starts[run_index]), period, int(lengths[run_index]) // period + 1))
     runs.sort(key=lambda run: (-run[1] * run[2], run[1]))
     chosen: list[tuple[int, int, int]] = []
     for start, period, copies in runs:
         if not any(start >= s and period % p == 0 and start < s + p * c for s, p, c in chosen):
             chosen.append((start, period, copies))
-    for start, period, copies in chosen[:_CANDIDATES]:
+    for start, period, copies in chosen[:_MAX_STRETCHES]:
         yield start + np.arange(period)[:, None] + period * np.arange(copies)[None, :]
 
 
 class _Copies:
-    """A stretch of ops as copies of one, without the ops that cannot be in a loop."""
+    """The copies in a stretch, without the ops that cannot be in a loop."""
 
-    def __init__(self, step: OpTable, places: Ints) -> None:
+    def __init__(self, step: OpTable, positions: Ints) -> None:
         self._step = step
-        is_equal = (step.labels[places] == step.labels[places[:, :1]]).all(axis=1)
-        is_drawn = [isinstance(step.ops[place], SeededRandomOp) for place in places[:, 0].tolist()]
-        self._places = places[is_equal & ~np.array(is_drawn)]
+        is_equal = (step.labels[positions] == step.labels[positions[:, :1]]).all(axis=1)
+        is_drawn = [isinstance(step.ops[position], SeededRandomOp) for position in positions[:, 0].tolist()]
+        self._positions = positions[is_equal & ~np.array(is_drawn)]
 
     def loop(self) -> Loop | None:
-        """Return the loop of all ops that can be in one; None if that is not worth it."""
-        while self._is_worth_it():
-            self._start, self._end = int(self._places.min()), int(self._places.max()) + 1
+        """Return the loop of all ops that can be in one; None if the loop would not be profitable."""
+        while self._is_profitable():
+            self._start, self._end = int(self._positions.min()), int(self._positions.max()) + 1
             self._copy = {
-                place: (family, copy)
-                for family, row in enumerate(self._places.tolist())
-                for copy, place in enumerate(row)
+                position: (family, copy)
+                for family, row in enumerate(self._positions.tolist())
+                for copy, position in enumerate(row)
             }
-            wrong = self._between_copies()
-            if not wrong:
+            excluded = self._families_between_copies()
+            if not excluded:
                 reads = self._reads()
                 if isinstance(reads, Loop):
                     return reads if reads.carries else None
-                first, last, wrong = reads
-                self._places = self._places[:, first:last]
-            self._places = np.delete(self._places, sorted(wrong), axis=0)
+                first, last, excluded = reads
+                self._positions = self._positions[:, first:last]
+            self._positions = np.delete(self._positions, sorted(excluded), axis=0)
         return None
 
-    def _is_worth_it(self) -> bool:
-        families, copies = self._places.shape
-        is_long = families >= LEAST_OPS and copies >= LEAST_COPIES
-        return bool(is_long and families * (copies - 1) >= LEAST_SAVED)
+    def _is_profitable(self) -> bool:
+        families, copies = self._positions.shape
+        is_long = families >= MIN_OPS and copies >= MIN_COPIES
+        return bool(is_long and families * (copies - 1) >= MIN_SAVED_OPS)
 
-    def _between_copies(self) -> set[int]:
-        """Return families to leave out: an op outside of all copies reads copies and is read by copies."""
-        after, before = self._depending(()), self._dependencies(())
+    def _families_between_copies(self) -> set[int]:
+        """Return families to exclude because an op outside of the loop reads copies and is read by copies."""
+        after, before = self._dependents(()), self._dependencies(())
         between = (after & before) - self._copy.keys()
         if not between:
             return set()
-        ways = (self._depending(between), self._dependencies(between))
-        return min(({self._copy[op][0] for op in way & self._copy.keys()} for way in ways), key=len)
+        directions = (self._dependents(between), self._dependencies(between))
+        return min(
+            ({self._copy[op][0] for op in direction & self._copy.keys()} for direction in directions), key=len
+        )
 
-    def _depending(self, sources: Iterable[int]) -> set[int]:
-        """Return the ops of the stretch that depend on some; on those of the copies if none are given."""
+    def _dependents(self, sources: Iterable[int]) -> set[int]:
+        """Return the ops of the stretch that depend on `sources`, by default on the ops of the copies."""
         found = set(sources) or set(self._copy)
         producer = self._step.producer
         for op in range(self._start, self._end):
@@ -204,7 +205,7 @@ class _Copies:
         return found
 
     def _dependencies(self, sinks: Iterable[int]) -> set[int]:
-        """Return the ops of the stretch that some depend on; those of the copies if none are given."""
+        """Return the ops of the stretch that `sinks` depend on, by default the ops of the copies."""
         found = set(sinks) or set(self._copy)
         producer = self._step.producer
         for op in range(self._end - 1, self._start - 1, -1):
@@ -213,29 +214,29 @@ class _Copies:
         return {op for op in found if op >= self._start}
 
     def _reads(self) -> Loop | tuple[int, int, set[int]]:
-        """Return the loop; or the range of copies that read alike, and families that never do."""
-        first, last, wrong = 0, self._places.shape[1], set[int]()
+        """Return the loop; or the range of copies with consistent reads, and families without any."""
+        first, last, excluded = 0, self._positions.shape[1], set[int]()
         table = _Table()
         reads = []
-        for family, row in enumerate(self._places.tolist()):
+        for family, row in enumerate(self._positions.tolist()):
             of_family = []
             for values in zip(*map(self._step.operands, row), strict=True):
                 read = table.read(values, [self._distance(v, copy) for copy, v in enumerate(values)])
                 if isinstance(read, Read):
                     of_family.append(read)
                 elif read is None:
-                    wrong.add(family)
+                    excluded.add(family)
                 else:
                     first, last = max(first, read[0]), min(last, read[1])
             reads.append(tuple(of_family))
-        if wrong or (first, last) != (0, self._places.shape[1]):
-            return first, last, wrong
-        after = self._depending(())
-        stacked, last_copies = self._read_outside(list(table.carries))
+        if excluded or (first, last) != (0, self._positions.shape[1]):
+            return first, last, excluded
+        after = self._dependents(())
+        stacked, last_copies = self._results_read_outside(list(table.carries))
         return Loop(
             start=self._start,
             end=self._end,
-            places=self._places,
+            positions=self._positions,
             reads=tuple(reads),
             carries=tuple(table.carries),
             stacks=tuple(table.stacks),
@@ -246,31 +247,31 @@ class _Copies:
         )
 
     def _distance(self, value: int, copy: int) -> _Source | None:
-        """Return the op of the copies that makes a value, and how many copies it is before a reader."""
+        """Return the producer of a value in the copies, and the distance to its reader in copies."""
         producer = int(self._step.producer[value])
         if producer not in self._copy:
             return None
-        family, made = self._copy[producer]
-        return _Source(family, value - int(self._step.first_result[producer]), copy - made)
+        family, producer_copy = self._copy[producer]
+        return _Source(family, value - int(self._step.first_result[producer]), copy - producer_copy)
 
-    def _read_outside(
+    def _results_read_outside(
         self, carries: Sequence[Carry]
     ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int, int], ...]]:
-        """Return families and results that others read: by copy, and the last copy only with its carry."""
+        """Return the results that ops outside read: `Loop.stacked` and `Loop.last`."""
         step = self._step
         is_copy = np.zeros(len(step.ops), bool)
-        is_copy[self._places.ravel()] = True
-        of_others = ~np.repeat(is_copy, np.diff(step.first_read))
-        read = {*step.read[of_others].tolist(), *step.returned}
-        carry = {(made.family, made.result): index for index, made in enumerate(carries)}
+        is_copy[self._positions.ravel()] = True
+        is_outside = ~np.repeat(is_copy, np.diff(step.first_read))
+        read = {*step.read[is_outside].tolist(), *step.returned}
+        carry_index = {(carry.family, carry.result): index for index, carry in enumerate(carries)}
         stacked, last = [], []
-        for family, row in enumerate(self._places.tolist()):
+        for family, row in enumerate(self._positions.tolist()):
             for result in range(len(step.results(row[0]))):
-                is_read = [int(step.first_result[place]) + result in read for place in row]
-                if any(is_read[:-1]) or (is_read[-1] and (family, result) not in carry):
+                is_read = [int(step.first_result[position]) + result in read for position in row]
+                if any(is_read[:-1]) or (is_read[-1] and (family, result) not in carry_index):
                     stacked.append((family, result))
                 elif is_read[-1]:
-                    last.append((family, result, carry[family, result]))
+                    last.append((family, result, carry_index[family, result]))
         return tuple(stacked), tuple(last)
 
 
@@ -281,7 +282,7 @@ class _Source(NamedTuple):
 
 
 class _Table:
-    """Numbers the stacks and the carries of a loop; equal ones are one."""
+    """Numbers the distinct stacks and carries of a loop."""
 
     def __init__(self) -> None:
         self.stacks: dict[tuple[int, ...], int] = {}
@@ -294,19 +295,19 @@ class _Table:
 
         Args:
             values: the operand of each copy.
-            sources: the ops of copies that make them; None for values of no copy.
+            sources: the producers in the copies; None for values from outside.
 
         Returns:
-            The read; the range of copies that read alike if some at the ends do not; or None.
+            The read; the range of copies with consistent reads if some at the ends differ; or None.
         """
         common = Counter(sources).most_common(1)[0][0]
         distance = 0 if common is None else common.distance
-        is_alike = [
+        is_consistent = [
             source == common or (source is None and copy < distance) for copy, source in enumerate(sources)
         ]
-        if not all(is_alike):
-            first, last = is_alike.index(True), len(values) - is_alike[::-1].index(True)
-            return (first, last) if all(is_alike[first:last]) else None
+        if not all(is_consistent):
+            first, last = is_consistent.index(True), len(values) - is_consistent[::-1].index(True)
+            return (first, last) if all(is_consistent[first:last]) else None
         if common is None:
             if len(set(values)) == 1:
                 return Read("shared", values[0])

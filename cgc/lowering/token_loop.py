@@ -19,7 +19,7 @@ from cgc.lowering.base import Table, describe
 
 @dataclass(frozen=True)
 class TokenLoop:
-    """The loop over tokens of a step; ops are places in a `Scan`.
+    """The loop over tokens of a step; ops are positions in an `OpTable`.
 
     Attributes:
         start: the `StartTokenLoop`.
@@ -27,7 +27,7 @@ class TokenLoop:
         before: ops that the loop does not change, ascending.
         body: ops between the two ends, ascending.
         after: all others, ascending.
-        reads_body: some of those read results of the last round.
+        reads_body: ops after the loop, or the step, read results of the last round.
     """
 
     start: int
@@ -43,28 +43,28 @@ class Round(NamedTuple):
 
     Attributes:
         tokens: [B, S].
-        last: [B], the place of the last token.
+        last: [B], the position of the last token.
         active: [B], whether a token follows.
-        before: the tokens before the last round.
-        place: [B], that of the last token in the last round.
+        previous_tokens: [B, S], the tokens before the previous round.
+        previous_last: [B], the position of the last token before the previous round.
     """
 
     tokens: jax.Array
     last: jax.Array
     active: jax.Array
-    before: jax.Array
-    place: jax.Array
+    previous_tokens: jax.Array
+    previous_last: jax.Array
 
 
 def find_token_loop(step: OpTable) -> TokenLoop | None:
-    """Find the loop over tokens of a step and divide its ops; None without one.
+    """Find the loop over tokens of a step and divide its ops; return None if there is no loop.
 
     Raises:
         LoweringError: there are several.
     """
     ends = [
-        (int(step.producer[step.operands(place)[0]]), place)
-        for place, op in enumerate(step.ops)
+        (int(step.producer[step.operands(position)[0]]), position)
+        for position, op in enumerate(step.ops)
         if isinstance(op, UpdateTokenLoopOp)
     ]
     loops = [pair for pair in ends if pair[0] >= 0 and isinstance(step.ops[pair[0]], StartTokenLoopOp)]
@@ -78,21 +78,23 @@ def find_token_loop(step: OpTable) -> TokenLoop | None:
     depends = np.zeros(len(step.types), bool)
     depends[step.results(start)] = True
     changed = [False] * len(step.ops)
-    for place in range(start + 1, len(step.ops)):
-        changed[place] = bool(depends[step.operands(place)].any())
-        depends[step.results(place)] = changed[place]
+    for position in range(start + 1, len(step.ops)):
+        changed[position] = bool(depends[step.operands(position)].any())
+        depends[step.results(position)] = changed[position]
     needed = {int(step.producer[value]) for value in step.operands(update)}
-    for place in range(update - 1, start, -1):
-        if place in needed:
-            needed.update(int(step.producer[value]) for value in step.operands(place))
-    body = tuple(place for place in range(start + 1, update) if changed[place] and place in needed)
+    for position in range(update - 1, start, -1):
+        if position in needed:
+            needed.update(int(step.producer[value]) for value in step.operands(position))
+    body = tuple(
+        position for position in range(start + 1, update) if changed[position] and position in needed
+    )
     own = {start, update, *body}
-    rest = [place for place in range(len(step.ops)) if place not in own]
-    before = tuple(place for place in rest if not changed[place])
-    after = tuple(place for place in rest if changed[place])
-    made = {value for place in body for value in step.results(place)}
-    read = {value for place in after for value in step.operands(place)} | set(step.returned)
-    return TokenLoop(start, update, before, body, after, bool(made & read))
+    rest = [position for position in range(len(step.ops)) if position not in own]
+    before = tuple(position for position in rest if not changed[position])
+    after = tuple(position for position in rest if changed[position])
+    produced = {value for position in body for value in step.results(position)}
+    read = {value for position in after for value in step.operands(position)} | set(step.returned)
+    return TokenLoop(start, update, before, body, after, bool(produced & read))
 
 
 def run_token_loop(
@@ -108,17 +110,17 @@ def run_token_loop(
     """
     _, size = tokens.shape
     starts = _is_start(op, tokens)
-    # A text needs a token to follow: one that begins with a start token keeps that.
+    # A token can only be generated after another one, so a text that begins with a start token keeps it.
     first = jnp.maximum(jnp.argmax(starts, axis=1), 1).astype(jnp.int32)
     active = starts.any(axis=1) & (first < size)
     begin = Round(tokens, first - 1, active, tokens, first - 1)
     ends = _Ends(op, first, stop)
 
     def advance(now: Round) -> Round:
-        made = write_next(now.tokens, now.last, body(now), now.active)
-        place = now.last + 1
-        goes_on = now.active & ~ends.at_end(made, place)
-        return Round(made, jnp.where(goes_on, place, now.last), goes_on, now.tokens, now.last)
+        tokens = write_next(now.tokens, now.last, body(now), now.active)
+        position = now.last + 1
+        is_active = now.active & ~ends.ends_at(tokens, position)
+        return Round(tokens, jnp.where(is_active, position, now.last), is_active, now.tokens, now.last)
 
     return lax.while_loop(lambda now: now.active.any(), advance, begin)
 
@@ -126,33 +128,33 @@ def run_token_loop(
 def write_next(
     tokens: jax.Array, last: jax.Array, update: jax.Array, active: jax.Array | None = None
 ) -> jax.Array:
-    """Write tokens of `update` at the places after `last`, in the sequences that are active."""
-    here = lax.broadcasted_iota(jnp.int32, tokens.shape, 1) == last[:, None] + 1
+    """Write tokens of `update` at the positions after `last`, in the sequences that are active."""
+    is_next = lax.broadcasted_iota(jnp.int32, tokens.shape, 1) == last[:, None] + 1
     if active is not None:
-        here &= active[:, None]
-    return jnp.where(here, update.reshape(-1, 1).astype(tokens.dtype), tokens)
+        is_next &= active[:, None]
+    return jnp.where(is_next, update.reshape(-1, 1).astype(tokens.dtype), tokens)
 
 
 class _Ends:
-    """Detects ends of texts."""
+    """Detects the ends of texts."""
 
     def __init__(self, op: UpdateTokenLoopOp, first: jax.Array, stop: jax.Array) -> None:
-        self._most = op.max_tokens
+        self._max_tokens = op.max_tokens
         self._first = first
         self._stop, self._counts = stop, ~_is_start(op, stop)
         self._length = self._counts.sum(axis=2, dtype=jnp.int32)
 
-    def at_end(self, tokens: jax.Array, place: jax.Array) -> jax.Array:
-        """Return [B], true if a text ends with the token at a place, [B]."""
+    def ends_at(self, tokens: jax.Array, position: jax.Array) -> jax.Array:
+        """Return [B], true for texts that end with the token at a position, [B]."""
         size, length = tokens.shape[1], self._stop.shape[2]
-        full = (place + 1 >= size) | (place + 1 - self._first >= self._most)
+        is_full = (position + 1 >= size) | (position + 1 - self._first >= self._max_tokens)
         offsets = lax.iota(jnp.int32, length)
-        places = (place[:, None] - self._length + 1)[:, :, None] + offsets
+        positions = (position[:, None] - self._length + 1)[:, :, None] + offsets
         rows = lax.iota(jnp.int32, len(tokens))[:, None, None]
-        equal = tokens[rows, jnp.clip(places, 0, size - 1)] == self._stop
-        is_generated = places >= self._first[:, None, None]
+        equal = tokens[rows, jnp.clip(positions, 0, size - 1)] == self._stop
+        is_generated = positions >= self._first[:, None, None]
         stopped = ((equal & is_generated) | ~self._counts).all(axis=2) & (self._length > 0)
-        return full | stopped.any(axis=1)
+        return is_full | stopped.any(axis=1)
 
 
 def _is_start(op: UpdateTokenLoopOp, tokens: jax.Array) -> jax.Array:
@@ -160,7 +162,7 @@ def _is_start(op: UpdateTokenLoopOp, tokens: jax.Array) -> jax.Array:
 
 
 def start_token_loop(_op: StartTokenLoopOp, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the tokens, and the place before the first round."""
+    """Return the tokens, and their positions before the first round."""
     return tokens, jnp.zeros((len(tokens), 1), jnp.int32)
 
 

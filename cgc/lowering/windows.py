@@ -1,4 +1,4 @@
-"""Windows of convolution and pooling: views of an image or volume at the places of a window."""
+"""Windows of convolution and pooling: views of an image or volume at the positions of a window."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cgc.cirh.types import shape_of
 Sizes = Sequence[int]
 _RANK = 5
 
-# Windows with more places are not divided into places, each of which is an operation for XLA.
+# Larger windows are not divided into positions, each of which is an operation for XLA.
 _MANY_PLACES = 64
 
 
 def taps(
     x: jax.Array, ksize: Sizes, strides: Sizes, padding: Sizes, filler: float = 0.0, dilation: Sizes = (1, 1)
 ) -> list[jax.Array]:
-    """Return for each place of a window, row by row, the element of every window: `[N, H', W', C]`."""
+    """Return for each position in a window, row by row, the element of every window: `[N, H', W', C]`."""
     top, bottom, left, right = padding
     padded = lax.pad(
         x, jnp.asarray(filler, x.dtype), [(0, 0, 0), (top, bottom, 0), (left, right, 0), (0, 0, 0)]

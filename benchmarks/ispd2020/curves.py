@@ -200,14 +200,14 @@ class KernelCurves:
         return self._last_widths[1]
 
     def _given(self, conv: Convolution, outputs: Ints) -> Ints:
-        """The k' of the last convolution where that is given, `NEVER` where it is too small."""
+        """The k' of the last convolution where that is given, `NO_EXTENT` where it is too small."""
         last = self._fixed.last
         if last is None or conv is not self._convolutions[self._fixed.last_convolution]:
             return outputs
         return np.where(outputs <= last, last, NO_EXTENT)
 
     def min_area(self, target: float) -> int:
-        """Tiles of the smallest rectangle of time <= target; at least `NEVER` where there is none."""
+        """Tiles of the smallest rectangle of time <= target; at least `NO_EXTENT` where there is none."""
         heights = np.arange(self._limit + 1)
         return int((self.at(target).upright * np.maximum(heights, 1)).min())
 

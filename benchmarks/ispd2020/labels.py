@@ -200,7 +200,7 @@ def _smallest(convolutions: Sequence[Convolution], graph: ContestGraph, target: 
 def _least_outputs(
     conv: Convolution, rows: Ints, columns: Ints, inputs: Ints, graph: ContestGraph, target: float
 ) -> Ints:
-    """The least k' that keeps target and memory, `NEVER` where none does."""
+    """The least k' that keeps target and memory, `NO_EXTENT` where none does."""
     points = -(-conv.rows // rows) * -(-conv.columns // columns) * -(-conv.inputs // inputs)
     channels = np.floor(np.minimum(target / (points * conv.passes), conv.outputs) + 1e-9).astype(np.int64)
     for_time = np.where(channels < 1, NO_EXTENT, -(-conv.outputs // np.maximum(channels, 1)))

@@ -213,7 +213,7 @@ def test_flow_order_puts_sources_first_and_survives_cycles() -> None:
     assert sorted(flow_order(4, [(0, 1), (1, 2), (2, 1), (2, 3)])) == [0, 1, 2, 3]
 
 
-def test_short_order_untangles_a_chain() -> None:
+def test_shorten_order_untangles_a_chain() -> None:
     order = [0, 4, 1, 5, 2, 6, 3, 7]
     found = shorten_order(order, chain(8), [1.0] * 8, 2000, random.Random(0))
     assert found in ([*range(8)], [*reversed(range(8))])

@@ -96,16 +96,16 @@ def _source(program: Program, group: Group) -> str | None:
 
 def kernel_names(program: Program, groups: Sequence[Group]) -> list[str]:
     """Return a unique name for each kernel: its layer's path, or its family and a number."""
-    wanted = [_base_name(program, group) for group in groups]
-    taken: set[str] = set()
+    base_names = [_base_name(program, group) for group in groups]
+    used: set[str] = set()
     names = []
-    for name, numbered in wanted:
+    for name, numbered in base_names:
         first = f"{name}1" if numbered else name
         candidate, count = first, 1
-        while candidate in taken:
+        while candidate in used:
             count += 1
             candidate = f"{name}{count}" if numbered else f"{name}_{count}"
-        taken.add(candidate)
+        used.add(candidate)
         names.append(candidate)
     return names
 

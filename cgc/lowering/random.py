@@ -27,7 +27,7 @@ Words = TypeVar("Words", jax.Array, NDArray[np.uint32])
 
 Key = tuple[jax.Array, jax.Array]
 
-# The first of the wanted elements, a uint32 scalar, and the number of elements in all.
+# The first element to draw, a uint32 scalar, and the total number of elements.
 Part = tuple[jax.Array, int]
 
 # Generator: Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cs_toolkit.step import Precision
 
 # The passes of every module. Canonicalization exposes constants, folding exposes neutral elements, and the
-# patterns of fusion are written for the simplified form; they leave neutral and equal ops behind.
+# patterns of fusion are written for the simplified form; their results may contain neutral and equal ops.
 DEFAULT_PIPELINE = "canonicalize,constant-fold,canonicalize,cse,dce,fuse,canonicalize,cse,dce"
 
 

@@ -125,10 +125,10 @@ def _broadcast_to_channels_last(value: SSAValue, order: Sequence[int]) -> list[C
     owner, shape = value.owner, shape_of(value)
     if len(shape) != len(order):
         return []
-    wanted = tensor_type(_to_channels_last(order, shape), tensor_of(value).element_type)
+    target_type = tensor_type(_to_channels_last(order, shape), tensor_of(value).element_type)
     if isinstance(owner, ops.ConstOp):
         splat = owner.splat_value()
-        return [] if splat is None else [ops.ConstOp.splat(splat, wanted)]
+        return [] if splat is None else [ops.ConstOp.splat(splat, target_type)]
     if not isinstance(owner, ops.BroadcastInDimOp):
         return []
     sizes = shape_of(owner.x)
@@ -137,6 +137,6 @@ def _broadcast_to_channels_last(value: SSAValue, order: Sequence[int]) -> list[C
     if target_dims != sorted(target_dims):
         return []
     if len(target_dims) == len(sizes):
-        return [ops.BroadcastInDimOp(owner.x, wanted.get_shape(), target_dims)]
+        return [ops.BroadcastInDimOp(owner.x, target_type.get_shape(), target_dims)]
     squeezed = ops.ReshapeOp(owner.x, [size for size in sizes if size != 1])
-    return [squeezed, ops.BroadcastInDimOp(squeezed, wanted.get_shape(), target_dims)]
+    return [squeezed, ops.BroadcastInDimOp(squeezed, target_type.get_shape(), target_dims)]

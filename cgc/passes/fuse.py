@@ -170,7 +170,10 @@ def _names_match(root: Shape, producers: Sequence[str | None]) -> bool:
     """Return True if producers of operands have the names in a pattern; two operands match in any order."""
     orders = [producers, producers[::-1]] if len(producers) == 2 else [producers]
     return len(root.operands) == len(producers) and any(
-        all(wanted is None or wanted.name == name for wanted, name in zip(root.operands, order, strict=True))
+        all(
+            expected is None or expected.name == name
+            for expected, name in zip(root.operands, order, strict=True)
+        )
         for order in orders
     )
 
@@ -246,8 +249,8 @@ def _lines_of(text: str, chosen: frozenset[str]) -> str:
     lines = []
     for line in text.splitlines():
         condition = _CONDITION.search(line)
-        wanted = condition[1].replace(" ", "").split(",") if condition else []
-        if all(_holds(names, chosen) for names in wanted):
+        terms = condition[1].replace(" ", "").split(",") if condition else []
+        if all(_holds(names, chosen) for names in terms):
             lines.append(line)
     return "\n".join(lines)
 
@@ -313,7 +316,7 @@ class _Rewriter:
 
     def _build_op(self, op: pdl.OperationOp, values: Mapping[SSAValue, Matched]) -> Operation:
         """Build a new op; result types that the pattern does not give are inferred."""
-        assert op.opName is not None, "an op is made by its name"
+        assert op.opName is not None, "a rewrite names the ops that it creates"
         op_type = self._context.get_op(op.opName.data)
         assert issubclass(op_type, CirhOp), "patterns make ops of CIRH"
         names = [name.data for name in op.attributeValueNames.data]

@@ -80,8 +80,7 @@ def narrow_results(op: CirhOp) -> list[SSAValue]:
 def fp16_region(function: FuncOp) -> list[CirhOp]:
     """Return the float32 ops of a step to be computed in 16 bits, in order."""
     ops = [op for op in function.body.block.ops if isinstance(op, CirhOp)]
-    wanted = {op for op in ops if FLOAT32 in op.attributes}
-    ops = [op for op in ops if op not in wanted]
+    ops = [op for op in ops if FLOAT32 not in op.attributes]
     float32_ops = _end_of_network(function, ops) | _updates(function)
     useful = _ops_reaching(ops, PRODUCTS | _GRADIENT_SUMS)
     region = _products_and_followers(ops, float32_ops, useful)
@@ -146,13 +145,13 @@ def _output_producers(function: FuncOp) -> list[Operation]:
     _, results = arguments_and_results(function)
     names = [result.text(OUTPUT_NAME) for result in results]
     training = function.attributes.get(MODE) == StringAttr("train")
-    wanted = [name is not None and (not training or name == "output_loss") for name in names]
+    is_output = [name is not None and (not training or name == "output_loss") for name in names]
     returned = function.get_return_op()
     values = [] if returned is None else list(returned.operands)
     return [
         owner
-        for value, is_wanted in zip(values, wanted, strict=True)
-        if is_wanted and isinstance(owner := value.owner, Operation)
+        for value, selected in zip(values, is_output, strict=True)
+        if selected and isinstance(owner := value.owner, Operation)
     ]
 
 

@@ -76,8 +76,8 @@ def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], 
     if isinstance(replacement, CirhOp):
         replacement = (replacement,)
     if worklist.watch is not None:
-        made = replacement if isinstance(replacement, tuple) else ()
-        worklist.watch.record_rewrite(_ops_seen(op, replacement), made)
+        new_ops = replacement if isinstance(replacement, tuple) else ()
+        worklist.watch.record_rewrite(_ops_seen(op, replacement), new_ops)
     if isinstance(replacement, tuple):
         block = op.parent_block()
         assert block is not None, "ops on the worklist are part of a block"
@@ -99,7 +99,7 @@ def _ops_seen(op: CirhOp, replacement: SSAValue | tuple[CirhOp, ...]) -> list[Op
     """
     found: list[Operation] = [op]
     if isinstance(replacement, tuple):
-        inputs = {operand for made in replacement for operand in made.operand_values}
+        inputs = {operand for new_op in replacement for operand in new_op.operand_values}
     else:
         inputs = {replacement}
         if isinstance(replacement, OpResult) and replacement in op.operand_values:

@@ -70,14 +70,14 @@ def match_activations(assignment: Assignment) -> None:
 def _formulas(assignment: Assignment) -> list[list[int]]:
     """Return the ops of each activation that is a formula, ascending, if all its neighbors have kernels."""
     formulas: list[list[int]] = []
-    taken: set[int] = set()
+    claimed: set[int] = set()
     for index in assignment.free():
-        if index in taken or assignment.program.kinds[index] not in _NONLINEAR:
+        if index in claimed or assignment.program.kinds[index] not in _NONLINEAR:
             continue
         members = _formula(assignment, index)
-        if members is not None and members.isdisjoint(taken):
+        if members is not None and members.isdisjoint(claimed):
             formulas.append(sorted(members))
-            taken |= members
+            claimed |= members
     return formulas
 
 

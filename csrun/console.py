@@ -66,7 +66,7 @@ class Console:
 
     @property
     def full(self) -> bool:
-        """Whether the backlog exceeds its limit."""
+        """True if the backlog exceeds its limit."""
         return self._backlog_bytes > BACKLOG_LIMIT_BYTES
 
     def write(self, descriptor: int, text: str) -> None:

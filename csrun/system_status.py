@@ -173,7 +173,7 @@ class Presence:
 
     @property
     def gone(self) -> bool:
-        """Whether the system is lost."""
+        """True if the system is lost."""
         return self._missed >= MAX_FAILURES
 
     def missing_s(self, now_s: float) -> float:
@@ -202,7 +202,7 @@ class SystemWatch:
 
     @property
     def gone(self) -> bool:
-        """Whether the system is lost."""
+        """True if the system is lost."""
         return self._presence.gone
 
     @property

@@ -36,7 +36,7 @@ class LogWriter:
 
     @property
     def full(self) -> bool:
-        """Whether the backlog exceeds its limit."""
+        """True if the backlog exceeds its limit."""
         return self._backlog_bytes > BACKLOG_LIMIT_BYTES
 
     def write(self, data: bytes) -> None:

@@ -64,12 +64,12 @@ class JobReport:
 
     @property
     def full(self) -> bool:
-        """Whether the terminal is too slow for more output."""
+        """True if the terminal is too slow for more output."""
         return self._console.full
 
     @property
     def waiting(self) -> bool:
-        """Whether a later `tick` may print output of a task."""
+        """True if a later `tick` may print output of a task."""
         return any(output.waiting for output in self._outputs)
 
     def output(self, rank: int, data: bytes, now_s: float) -> None:
@@ -307,7 +307,7 @@ class TaskOutput:
 
     @property
     def waiting(self) -> bool:
-        """Whether a later `tick` may return text."""
+        """True if a later `tick` may return text."""
         return bool(self._state) and self._state != self._shown
 
     def finish(self, now_s: float) -> str:

@@ -55,7 +55,7 @@ class JobStatus:
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended."""
+        """True if the job has ended."""
         return self.state not in ("waiting", "running")
 
     def to_json(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class SignalRelay:
 
     @property
     def waiting(self) -> bool:
-        """Whether a program has not got its signal yet."""
+        """True if a program has not got its signal yet."""
         return bool(self._pending)
 
     def send(self, signum: int, now_s: float) -> None:

@@ -55,7 +55,7 @@ class Compression:
         self._chooses = make_param_filter(param_filter)
 
     def __call__(self, module: nn.Module) -> None:
-        """See `apply`; for `nn.Module.apply`."""
+        """Apply it to one module, as `nn.Module.apply` asks for."""
         self.apply(module)
 
     def apply(self, module: nn.Module) -> None:

@@ -86,12 +86,12 @@ class QueuedJob:
 
     @property
     def pending(self) -> bool:
-        """Whether the job waits to start."""
+        """True if the job waits to start."""
         return self.state == "PENDING"
 
     @property
     def active(self) -> bool:
-        """Whether the job waits, runs or is completing."""
+        """True if the job waits, runs or is completing."""
         return self.state not in ENDED_STATES
 
 
@@ -112,7 +112,7 @@ class Node:
 
     @property
     def usable(self) -> bool:
-        """Whether jobs can start on the node."""
+        """True if jobs can start on the node."""
         return not any(bad in self.state.lower() for bad in _UNUSABLE)
 
     @property

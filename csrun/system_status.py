@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -108,6 +107,8 @@ def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
     Raises:
         SystemQueryError: the address is invalid, nothing answers there, or another service does.
     """
+    import subprocess  # only here: every start of csrun_cpu loads this module
+
     # A separate process: importing the client with gRPC would slow every launcher down.
     command = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
     # -m searches the current directory first, so it must be the toolkit's.

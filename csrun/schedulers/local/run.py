@@ -1,4 +1,4 @@
-"""Runs a planned job, or one program, on this machine.
+"""Runs a planned job on this machine.
 
 One loop waits for output of a task, a signal (SIGCHLD for the end of a task), or a deadline. The console's
 writer and the monitoring of the CS system have their own threads.
@@ -14,18 +14,18 @@ import time
 from collections.abc import Mapping
 from secrets import token_hex
 from shlex import join
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
-from csrun.console import STDERR, flush_standard_streams, occupy_closed_descriptors, write_text
+from csrun.console import STDERR, occupy_closed_descriptors, write_text
 from csrun.errors import LogDirError
 from csrun.jobs.output import CONSOLE_POLL_S, PROGRESS_INTERVAL_S, JobReport, describe_tasks
 from csrun.jobs.record import JobRecord, known_job, prepare_log_dir
 from csrun.jobs.registry import register
 from csrun.jobs.supervisor import Supervisor
-from csrun.schedulers.base import LaunchPlan, PlannedTask, ProgramPlan
+from csrun.schedulers.base import LaunchPlan, PlannedTask
 from csrun.schedulers.registry import node_name
 from csrun.system_status import CHIEF_REPORT_LIMIT_S, SystemWatch
-from csrun.tasks.command import find_command, start_error
+from csrun.tasks.command import find_command
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.tasks.signals import INTERRUPTS, LOOK_INTERVAL_S, PASSED_ON, SignalPipe, SignalRelay
 
@@ -260,21 +260,3 @@ class _LocalRun:
             time.sleep(ENDING_POLL_S)
             for _ in reap():
                 pass
-
-
-def run_program(plan: ProgramPlan) -> NoReturn:
-    """Replace this process by the program.
-
-    Raises:
-        CsrunError: the program does not exist or cannot be executed.
-    """
-    file = find_command(plan.words[0], plan.environment["PATH"])
-    flush_standard_streams()
-    # Python ignores these two, and ignored signals remain ignored across exec: `csrun_cpu yes | head` would
-    # report a broken pipe instead of ending.
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(signum, signal.SIG_DFL)
-    try:
-        os.execve(file, plan.words, plan.environment)
-    except OSError as error:
-        raise start_error(plan.words[0], error) from error

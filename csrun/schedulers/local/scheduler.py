@@ -121,7 +121,7 @@ class LocalScheduler:
 
     def run_program(self, plan: ProgramPlan) -> int:
         """Replace this process by the program."""
-        from csrun.schedulers.local.run import run_program
+        from csrun.schedulers.local.program import run_program
 
         run_program(plan)
 

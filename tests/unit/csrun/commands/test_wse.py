@@ -272,6 +272,20 @@ def test_help_loads_neither_frameworks_nor_process_handling() -> None:
     }
 
 
+def test_starting_a_program_on_this_machine_loads_nothing_of_a_job() -> None:
+    code = 'from csrun.bootstrap import run; run("csrun_cpu", "csrun.commands.cpu")'
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code, "true"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.decode().splitlines()}
+    assert "csrun.schedulers.local.program" in loaded
+    assert not loaded & {"ctypes", "subprocess", "csrun.schedulers.local.run", "csrun.jobs.supervisor"}
+
+
 def test_a_dry_run_for_a_cluster_that_does_not_answer_shows_what_it_can(run: Run, tmp_path: Path) -> None:
     nowhere = {"SLURM_CONF": str(tmp_path / "no.conf"), "GRES_RESOURCE": "cs:1"}
     words = ("--total-nodes=3", "--tasks-per-node=2", "--cpus-per-task=4", "python", "run.py")

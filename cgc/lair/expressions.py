@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,7 +18,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Expression:
+class Expression(ABC):
     """A tensor whose elements are computed from their indices.
 
     Attributes:
@@ -32,9 +33,9 @@ class Expression:
         """Yield the expressions that an element is computed from, with the indices of their elements."""
         return ()
 
+    @abstractmethod
     def _evaluate(self, body: Body, index_map: AffineMap) -> Scalar:
         """Compute the element at the indices that a map gives for an iteration."""
-        raise NotImplementedError
 
 
 class Body:

@@ -292,7 +292,7 @@ def memoryx_serve(
 @main.command(hidden=True)
 def fork_server() -> None:
     """Fork the wafers and MemoryX of a CS system, which starts this command itself."""
-    from cs_system.processes import run_fork_server as run_fork_server
+    from cs_system.processes import run_fork_server
 
     run_fork_server()
 

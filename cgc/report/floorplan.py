@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from cgc.kernels.families.scalars import CONTROL as CONTROL
+from cgc.kernels.families.scalars import CONTROL
 from cgc.kernels.graph import Edge
 from cgc.placement.model import Rect
 from cgc.report.model import KernelReport

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from cs_toolkit.errors import UsageError
 from csrun.schedulers.registry import granted_cpus
-from csrun.tasks.processes import descendants
 
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -105,11 +104,6 @@ def find_resource_trackers(pids: Collection[int]) -> set[int]:
             if b"multiprocessing.resource_tracker" in words or program.endswith(b"torch_shm_manager"):
                 found.add(pid)
     return found
-
-
-def usage_of_tree(pid: int) -> Usage:
-    """Return the usage of a process and all its descendants; zero if it has exited."""
-    return usage_of((pid, *descendants(pid)))
 
 
 def usage_of(pids: Iterable[int]) -> Usage:

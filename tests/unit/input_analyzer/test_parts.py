@@ -31,7 +31,7 @@ from input_analyzer.measure.examine import (
     may_read_files,
 )
 from input_analyzer.measure.link import Link, short_name
-from input_analyzer.measure.node import read_memory, usable_cpus, usage_of_tree
+from input_analyzer.measure.node import read_memory, usable_cpus, usage_of
 from input_rules.batches import batch_bytes, count_samples
 from input_rules.errors import WrongTypeError
 from input_rules.formatting import display_path
@@ -251,6 +251,6 @@ def test_memory_of_this_node_and_process() -> None:
     now = read_memory()
     assert 0 < now.available_bytes <= now.total_bytes
     held = np.ones(16 << 20)
-    assert usage_of_tree(os.getpid()).memory_bytes > held.nbytes
-    assert usage_of_tree(os.getpid()).cpu_s > 0
-    assert usage_of_tree(2**22 + 1).memory_bytes == 0
+    assert usage_of([os.getpid()]).memory_bytes > held.nbytes
+    assert usage_of([os.getpid()]).cpu_s > 0
+    assert usage_of([2**22 + 1]).memory_bytes == 0

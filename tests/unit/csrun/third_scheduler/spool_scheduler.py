@@ -41,7 +41,7 @@ from csrun.schedulers.base import (
     Survey,
 )
 from csrun.schedulers.local import plan as local_plan
-from csrun.schedulers.local import run as local_program
+from csrun.schedulers.local import program as local_program
 from csrun.schedulers.local.run import run_job
 from csrun.schedulers.tasks import launcher_arguments
 from csrun.site import Site

@@ -21,8 +21,8 @@ with infrequent_collection():  # PyTorch's modules stay, and so do these
         utils,
     )
     from cstorch.backends import backend
-    from cstorch.backends.current import current_backend
     from cstorch.checkpoints import load, save
+    from cstorch.chosen_backend import current_backend
     from cstorch.compatibility import accept_prefetch_factor
     from cstorch.core.annotation import (
         add_debug_name,

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from cs_toolkit.garbage import infrequent_collection
 from cstorch.amp.half import autocast
-from cstorch.backends.current import Backend, choose, current_backend, execution_of, type_of
+from cstorch.chosen_backend import Backend, choose, current_backend, execution_of, type_of
 from cstorch.config import BackendType
 from cstorch.errors import CompileCallError, ConfigureError, InputError, ModelMovedError
 from cstorch.loop.loaders import DataLoader

@@ -5,13 +5,11 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
-import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cs_runtime.embedded_system import EmbeddedSystem
 from cs_runtime.options import DEFAULT_COMPILE_DIR, local_compile_dir
 from cs_toolkit.execution_options import (
     SHARED_OPTIONS,
@@ -21,7 +19,7 @@ from cs_toolkit.execution_options import (
     document_options,
 )
 from cs_toolkit.step import ExecutionChoice
-from cstorch.backends.current import (
+from cstorch.chosen_backend import (
     DEFAULT_ARTIFACT_DIR,
     Backend,
     choose,
@@ -33,10 +31,10 @@ from cstorch.compatibility import log_unused
 from cstorch.config import BackendType, Configuration, micro_batch_size_of
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import ConfigureError
-from cstorch.input.workers import LocalWorkers, job_directory, job_files, serve_and_leave
+from cstorch.input.workers import job_files, serve_and_leave
 from cstorch.job import task
-from cstorch.loop import base
-from cstorch.program import Program, configuration
+from cstorch.loop import base, resources
+from cstorch.program import Program
 from cstorch.tracing.precision import mix_precision
 from input_rules.input_export import export_requested
 
@@ -270,22 +268,10 @@ def start_process(start_system: bool = True) -> None:
         serve_and_leave()
     if task().num_tasks > 1:
         atexit.register(job_files(task()).end)
-    start_workers()
+    resources.start_workers()
     take_requests()
-    if start_system and _runs() and not _find_system():
-        _own_system(configuration().options.share.wafers)  # it starts while the program creates its model
-
-
-def start_workers() -> None:
-    """Start the workers that the program wants, unless a launcher or an earlier call has."""
-    number = configuration().num_workers_per_csx
-    if number > 1 and task().num_tasks == 1 and _runs() and not export_requested():
-        Program.current().local_workers = LocalWorkers(number, job_directory(task()), task())
-
-
-def _runs() -> bool:
-    config = configuration()
-    return not (config.compile_only or config.validate_only)
+    if start_system:
+        resources.start_system()  # it starts while the program creates its model
 
 
 def start_session() -> None:
@@ -299,28 +285,6 @@ def take_requests() -> None:
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         program = Program.current()
         program.cleanup.enter_context(program.checkpoint_requests)
-
-
-def system_address() -> str | None:
-    """Return the address of the CS system; None if the program is only compiled and names none."""
-    config, named = configuration(), _find_system()
-    if named or config.compile_only or config.validate_only:
-        return named
-    return _own_system(config.options.share.wafers).address
-
-
-def _find_system() -> str | None:
-    return configuration().mgmt_address or os.environ.get("CS_IP") or None
-
-
-def _own_system(wafers: int) -> EmbeddedSystem:
-    """Return the simulated system of the program, which is started at the first call."""
-    systems = Program.current().embedded_systems
-    if wafers not in systems:
-        name = "cs_system.log" if wafers == 1 else f"cs_system_{wafers}.log"
-        system = systems[wafers] = EmbeddedSystem(configuration().model_dir / name, wafers)
-        Program.current().cleanup.callback(system.end)
-    return systems[wafers]
 
 
 def _require_known(appliance: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import cstorch.hooks as ltc_backend
 from cstorch.backends import csx
-from cstorch.backends.current import Backend, Device, current_backend, on_cpu, on_csx
+from cstorch.chosen_backend import Backend, Device, current_backend, on_cpu, on_csx
 from cstorch.config import BackendType
 from cstorch.startup import backend, get_backend_args
 

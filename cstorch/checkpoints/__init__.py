@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 
 from cs_runtime.progress import report_checkpoint
 from cs_toolkit import object_store
-from cstorch.backends.current import current_backend
 from cstorch.checkpoints.reader import SIGNATURE, read
 from cstorch.checkpoints.writer import write
+from cstorch.chosen_backend import current_backend
 from cstorch.errors import CheckpointError
 from cstorch.tracing.device import DEVICE, to_device
 from cstorch.tracing.state import steps_done

@@ -30,7 +30,7 @@ from cs_toolkit.files import replace_file
 from cs_toolkit.step import TensorSpec
 from csrun.tasks.roles import TaskInfo
 from csrun.wrappers import BIN, PYTHON_VARIABLE
-from cstorch.backends.current import choose, current_backend
+from cstorch.chosen_backend import choose, current_backend
 from cstorch.config import BackendType
 from cstorch.errors import WorkersEndedError
 from cstorch.input.loader import InputLoader

@@ -26,8 +26,8 @@ from cstorch.input.loader import InputLoader
 from cstorch.input.random_state import seed_of_steps
 from cstorch.input.workers import job_files
 from cstorch.job import task
+from cstorch.loop.resources import system_address
 from cstorch.program import Program, configuration
-from cstorch.startup import system_address
 from cstorch.tracing.precision import precision_of
 from cstorch.tracing.state import steps_done
 from cstorch.tracing.values import to_array

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cstorch.backends.csx import performance
-from cstorch.backends.current import current_backend
+from cstorch.appliance import performance
+from cstorch.chosen_backend import current_backend
 from cstorch.compatibility import log_unused
 from cstorch.config import MbsSetting as MbsSetting
 from cstorch.config import micro_batch_size_of
@@ -19,8 +19,8 @@ from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.loop.on_cs import current_loop, run_loop
 from cstorch.loop.rates import Rate, RateTracker
+from cstorch.loop.resources import start_workers
 from cstorch.program import Program
-from cstorch.startup import start_workers
 
 _FOLDERS = "executors"
 _LATEST = "latest"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cs_toolkit.subclasses import retrieve_all_subclasses
-from cstorch.backends.current import current_backend as current_backend_impl
+from cstorch.chosen_backend import current_backend as current_backend_impl
 from cstorch.errors import ScheduleError, ScheduleTypeError
 from cstorch.optim.base_scheduler import Scheduler, Tags
 from cstorch.optim.schedules import (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cstorch.backends.current import current_backend
+from cstorch.chosen_backend import current_backend
 from cstorch.loop.rates import RateTracker
 from cstorch.loop.steps import step_closure
 

@@ -26,7 +26,7 @@ ORIGINAL_API = (
     "cs_compat/appliance/configuration.py",  # CSConfig
     "cstorch/distributed/cluster.py",  # ClusterConfig
     "cstorch/distributed/cluster_resolver.py",  # ClusterSpec
-    "cstorch/backends/csx.py",  # performance.micro_batch_size
+    "cstorch/appliance.py",  # performance.micro_batch_size
     "cstorch/loop/loaders.py",  # DataExecutor(micro_batch_size=...)
     "cstorch/v1/session/core/appliance.py",  # ApplianceMode.cs_config
     "cstorch/v1/session/core/cb_model.py",  # set_target_num_replicas

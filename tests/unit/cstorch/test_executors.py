@@ -20,9 +20,9 @@ from torch.utils.data import TensorDataset
 
 import cstorch
 from csrun.tasks.roles import TaskInfo
-from cstorch import startup
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
+from cstorch.loop import resources
 from cstorch.loop.steps import _Summary
 from cstorch.program import Program, configuration
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
@@ -298,7 +298,7 @@ def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp
             started.append(number)
             self.task = dataclasses.replace(task, num_tasks=number + 1)
 
-    monkeypatch.setattr(startup, "LocalWorkers", Workers)
+    monkeypatch.setattr(resources, "LocalWorkers", Workers)
     wanted = ClusterConfig(num_workers_per_csx=3)
     for kind, settings in (("CPU", {}), ("CSX", {"compile_only": True}), ("CSX", {})):
         Program.reset()
@@ -324,13 +324,13 @@ def test_a_system_of_the_program_has_as_many_as_share_a_batch(
         def end(self) -> None:
             pass
 
-    monkeypatch.setattr(startup, "EmbeddedSystem", System)
+    monkeypatch.setattr(resources, "EmbeddedSystem", System)
     monkeypatch.delenv("CS_IP", raising=False)
     Program.reset()
     cstorch.backend("CSX", artifact_dir=tmp_path, cluster_config=ClusterConfig(num_csx=2))
-    assert startup.system_address() == "127.0.0.1:9002"
+    assert resources.system_address() == "127.0.0.1:9002"
     with Program.current().adjust_configuration(num_csx=1):
-        assert startup.system_address() == startup.system_address() == "127.0.0.1:9001"
+        assert resources.system_address() == resources.system_address() == "127.0.0.1:9001"
     Program.reset()
     assert started == [("cs_system_2.log", 2), ("cs_system.log", 1)]
 

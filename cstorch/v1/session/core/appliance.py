@@ -16,9 +16,9 @@ from cstorch.core import modes
 from cstorch.distributed.cluster import ClusterConfig
 from cstorch.errors import SessionError
 from cstorch.loop.loaders import DataLoader
+from cstorch.loop.resources import start_workers
 from cstorch.program import Program, configuration
 from cstorch.saver import PyTorchH5Saver
-from cstorch.startup import start_workers
 from cstorch.tracing.device import DeviceTensor
 from cstorch.utils.helpers import named_leaves
 from cstorch.v1.session.environment import Tracker, env, state

@@ -10,7 +10,7 @@ import torch
 
 from cs_toolkit import object_store
 from cs_toolkit.step import ExecutionChoice
-from cstorch.backends.csx import Settings, debug
+from cstorch.appliance import Settings, debug
 from cstorch.config import BackendType
 from cstorch.distributed.cluster import ClusterConfig
 from cstorch.errors import CompileCallError, ConfigureError

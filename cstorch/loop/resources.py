@@ -1,0 +1,51 @@
+"""What a loop needs besides the program: a CS system, and workers on this machine."""
+
+from __future__ import annotations
+
+import os
+
+from cs_runtime.embedded_system import EmbeddedSystem
+from cstorch.input.workers import LocalWorkers, job_directory
+from cstorch.job import task
+from cstorch.program import Program, configuration
+from input_rules.input_export import export_requested
+
+
+def start_workers() -> None:
+    """Start the workers that the program wants, unless a launcher or an earlier call has."""
+    number = configuration().num_workers_per_csx
+    if number > 1 and task().num_tasks == 1 and _runs() and not export_requested():
+        Program.current().local_workers = LocalWorkers(number, job_directory(task()), task())
+
+
+def start_system() -> None:
+    """Start a simulated system for a program that runs and names none; return before it is ready."""
+    if _runs() and not _find_system():
+        _own_system(configuration().options.share.wafers)
+
+
+def system_address() -> str | None:
+    """Return the address of the CS system; None if the program is only compiled and names none."""
+    config, named = configuration(), _find_system()
+    if named or config.compile_only or config.validate_only:
+        return named
+    return _own_system(config.options.share.wafers).address
+
+
+def _runs() -> bool:
+    config = configuration()
+    return not (config.compile_only or config.validate_only)
+
+
+def _find_system() -> str | None:
+    return configuration().mgmt_address or os.environ.get("CS_IP") or None
+
+
+def _own_system(wafers: int) -> EmbeddedSystem:
+    """Return the simulated system of the program, which is started at the first call."""
+    systems = Program.current().embedded_systems
+    if wafers not in systems:
+        name = "cs_system.log" if wafers == 1 else f"cs_system_{wafers}.log"
+        system = systems[wafers] = EmbeddedSystem(configuration().model_dir / name, wafers)
+        Program.current().cleanup.callback(system.end)
+    return systems[wafers]

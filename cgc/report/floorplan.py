@@ -25,7 +25,7 @@ _TICK_DISTANCE = 64.0
 _USED_PADDING = 0.07
 _LABEL_PADDING, _LABEL_ROOM = 0.14, 24.0
 _WIDEST, _TALLEST = 2.6, 1.25
-_LEAST_MAGNIFICATION = 1.4
+_MIN_MAGNIFICATION = 1.4
 _BOW = 0.14
 _BOW_LIMITS = (3.0, 30.0)
 _LANE = 5.0
@@ -161,7 +161,7 @@ def used_window(rects: Sequence[Rect], fabric: Fabric, width_px: float) -> Windo
     x, y = max(left - padding, 0.0), max(top - padding, 0.0)
     wide = max(right + padding - x, _TALLEST * (bottom + padding - y))
     tall = max(bottom + padding - y, wide / _WIDEST)
-    if wide * _LEAST_MAGNIFICATION > fabric.width:
+    if wide * _MIN_MAGNIFICATION > fabric.width:
         return None
     x, y = min(x, max(0.0, fabric.width - wide)), min(y, max(0.0, fabric.height - tall))
     return Window(x, y, wide, tall, (width_px - _MARGIN_LEFT - _MARGIN) / wide)

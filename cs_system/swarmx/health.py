@@ -22,7 +22,7 @@ from cs_system.memoryx.protocol import UNRESPONSIVE_S
 log = logging.getLogger("cs_system.server")
 
 # The reports of this many seconds are compared, and at least of this many.
-WINDOW_S, LEAST_S = 10.0, 4.0
+WINDOW_S, MIN_WINDOW_S = 10.0, 4.0
 
 # A straggler is reported after this time: a wafer that shares its CPU is slow now and then.
 CONFIRMED_S = 2.0
@@ -159,7 +159,7 @@ class StragglerMonitor:
     def utilization(self) -> list[Utilization] | None:
         """Return the utilization of each wafer, or None if there are too few reports."""
         with self._lock:
-            if any(not reports or reports[-1][0] - reports[0][0] < LEAST_S for reports in self._reports):
+            if any(not reports or reports[-1][0] - reports[0][0] < MIN_WINDOW_S for reports in self._reports):
                 return None
             found = []
             for reports in self._reports:

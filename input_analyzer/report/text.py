@@ -28,7 +28,7 @@ from input_rules.findings import Finding
 from input_rules.formatting import format_bytes, format_number, plural
 
 _SHOWN_LAYOUTS = 12
-_BAR, _LEAST_BAR = 24, len("first epoch only") - len(" 100 %")  # most and fewest characters
+_BAR, _MIN_BAR = 24, len("first epoch only") - len(" 100 %")  # most and fewest characters
 _UNSETTLED = "*"  # marks measurements that needed more time
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
@@ -194,10 +194,10 @@ def _render_stages(analysis: Analysis, width: int) -> Table:
     names = max(len(stage.name) for stage in analysis.stages)
     sources = max(len(stage.source or "") for stage in analysis.stages)
     room = width - names - max(map(len, cells)) - _ROOM
-    narrow = room - sources < _LEAST_BAR
+    narrow = room - sources < _MIN_BAR
     if narrow:  # the mark of the bottleneck then has its own line
         room += len(_MARK)
-    longest = max(_LEAST_BAR, min(_BAR, room - sources))
+    longest = max(_MIN_BAR, min(_BAR, room - sources))
     for stage, time, cell in zip(analysis.stages, times, cells, strict=True):
         taken = (time or 0.0) / total if total and not stage.once else 0.0
         part = "first epoch only" if stage.once else f"{'█' * round(longest * taken)} {share(taken)}"

@@ -18,7 +18,7 @@ from input_rules.rules.sharding import Split
 
 # From this ratio on, a factor is shown instead of percent.
 _MANY_TIMES = 10.0
-_LEAST_US, _LEAST_SHARE = 0.001, 0.001  # smaller values are noise
+_MIN_US, _MIN_SHARE = 0.001, 0.001  # smaller values are noise
 # Fractions above this would be rounded to 100 %.
 _NEARLY_ALL = 0.995
 
@@ -27,12 +27,12 @@ def microseconds(value: float | None) -> str:
     """Format the time of a stage per sample; less than a nanosecond is shown as a bound."""
     if value is None:
         return "-"
-    return format_number(value) if value >= _LEAST_US or not value else f"< {_LEAST_US}"
+    return format_number(value) if value >= _MIN_US or not value else f"< {_MIN_US}"
 
 
 def share(part: float) -> str:
     """Format the fraction of a stage in the time of all stages; below a thousandth, as a bound."""
-    return format_percent(part) if part >= _LEAST_SHARE or not part else f"< {format_percent(_LEAST_SHARE)}"
+    return format_percent(part) if part >= _MIN_SHARE or not part else f"< {format_percent(_MIN_SHARE)}"
 
 
 def of_target(ratio: float) -> str:

@@ -20,11 +20,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cgc.artifact_floorplan import summarize_floorplan
 from cgc.errors import CorruptArtifactError
 from cgc.manifest import (
     FILES,
     FORMAT_VERSION,
     MANIFEST,
+    PLAN,
+    REPORT_JSON,
     SCHEDULE,
     Estimates,
     FileEntry,
@@ -82,6 +85,7 @@ class Artifact:
             self.interface,
             tuple(executables),
             self.read(SCHEDULE).decode() if SCHEDULE in manifest.files else "",
+            summarize_floorplan(self.read(REPORT_JSON), self.read(PLAN) if PLAN in manifest.files else None),
         )
 
     def executable_bytes(self, name: str) -> bytes:

@@ -110,8 +110,6 @@ def check_steps(checks: Sequence[StepCheck], span: StepOutputs) -> StepOutputs:
 # Arrays by resource name; a large model may load each one when it is accessed.
 State = Mapping[str, np.ndarray]
 
-LOSS = "output_loss"
-
 
 @dataclass(frozen=True)
 class StepProgram:

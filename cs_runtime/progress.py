@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from cs_runtime.errors import NonFiniteLossError
-from cs_runtime.program import LOSS
 from cs_system.errors import CsSystemError
+from cs_toolkit.step import LOSS
 from csrun.jobs.progress import TrainingProgress, write_progress
 
 if TYPE_CHECKING:

@@ -333,7 +333,7 @@ def status(cs_ip: str | None, as_json: bool, watch: bool) -> None:
 
 
 def _show(info: SystemInfo, as_json: bool, again: bool = False) -> None:
-    from cs_system.client.status import render
+    from cs_system.status import render
 
     if as_json:
         click.echo(json.dumps(info.to_json()))

@@ -39,6 +39,7 @@ def step_to_wire(step: CompiledStep, share: SystemShare = ONE_WAFER) -> pb.Artif
         schedule=step.schedule,
         num_csx=share.wafers,
         max_wgt_servers=share.weight_servers or 0,
+        floorplan=step.floorplan,
     )
 
 
@@ -64,6 +65,7 @@ def step_from_wire(offer: pb.ArtifactOffer) -> CompiledStep:
             for executable in offer.executables
         ),
         schedule=str(offer.schedule),
+        floorplan=str(offer.floorplan),
     )
 
 

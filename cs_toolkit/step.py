@@ -25,6 +25,10 @@ EXECUTION_CHOICES: tuple[ExecutionChoice, ...] = ("auto", *get_args(Execution))
 
 GLOBAL_STEP = "state.global_step"
 """Name of the global step in the state."""
+LOSS = "output_loss"
+"""Name of the output of a training step that is its loss; the CS system shows it, too."""
+INPUT_BOUND_SHARE = 0.05
+"""Part of its time that the device may lack a batch in a run that is not called input-bound."""
 MODEL_STATE, OPTIMIZER_STATE, METRIC_STATE = "state.model.", "state.optimizer.", "state.metric."
 """Prefixes of the names of all other state: of the model, its optimizers and metrics."""
 
@@ -105,6 +109,7 @@ class CompiledStep:
         executables: at least one; the engine knows their order and names.
         schedule: with weight streaming, the schedule as text (`cs_toolkit.layered_step`), else empty; its
             function *i* is executable *i*.
+        floorplan: for the status of the system, as text (`cs_toolkit.floorplan`); may be empty.
     """
 
     key: str
@@ -113,6 +118,7 @@ class CompiledStep:
     interface: StepInterface
     executables: tuple[Executable, ...]
     schedule: str = ""
+    floorplan: str = ""
 
 
 class StepSource(Protocol):

@@ -24,10 +24,7 @@ from cgc.cirh.ops import BroadcastInDimOp, ops_where
 from cgc.cirh.traits import NO_WORK, Elements, Samples
 from cgc.cirh.types import element_count, shape_of, tensor_of
 from cgc.errors import KernelGraphError
-from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE, TensorSpec, device_bytes
-
-# Name of the output that training minimizes.
-LOSS = "output_loss"
+from cs_toolkit.step import LOSS, MODEL_STATE, OPTIMIZER_STATE, TensorSpec, device_bytes
 
 # Ops without work: a constant is loaded once, the others only change the index of an element.
 FREE = ops_where(lambda op: op.TRAITS.work == NO_WORK)

@@ -16,6 +16,9 @@ Importing this module imports neither JAX nor a framework. A client is not threa
 
 from __future__ import annotations
 
+import os
+import pwd
+import socket
 import time
 from dataclasses import dataclass
 from typing import Self
@@ -23,10 +26,10 @@ from typing import Self
 from cs_system.address import SystemAddress, parse_address
 from cs_system.client.connection import Connection
 from cs_system.client.reservation import OnWait, Reservation, StateStream, StepOutputs, StepStream
-from cs_system.client.status import SystemInfo, read_info
 from cs_system.errors import ConnectionLostError, JoinTimeoutError, SystemBusyError, clock_text
 from cs_system.messages import InputIdentity, identity_to_wire
 from cs_system.proto import cs_system_pb2 as pb
+from cs_system.status import SystemInfo, read_info
 
 __all__ = [
     "Reservation",
@@ -108,7 +111,8 @@ class SystemClient:
             SystemStoppingError: the system is shutting down.
         """
         connection = self._connection
-        lease = connection.stream("Reserve", pb.ReserveRequest(job=job, token=token, wait=wait))
+        request = pb.ReserveRequest(job=job, token=token, wait=wait, owner=this_user())
+        lease = connection.stream("Reserve", request)
         deadline = time.monotonic() + timeout_s
         try:
             with connection.errors():
@@ -137,6 +141,15 @@ class SystemClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def this_user() -> str:
+    """Return USER@HOST of this process, as a system shows the owner of a job."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container, which may not know the user
+        user = f"uid{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def join_run(

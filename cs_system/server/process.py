@@ -39,6 +39,7 @@ _RUN_END_S = 2.5
 _CALLS_END_S = 0.5
 
 _POLL_S = 0.05
+_SAMPLE_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,9 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
         if leader is not None:
             stack.callback(leader.close)
         system = System(options.system, device, receiver, store, leader)
+        stack.enter_context(system.events)
+        sampling = asyncio.create_task(_sample(system))
+        stack.callback(sampling.cancel)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
         try:
@@ -157,6 +161,13 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
             await server.stop(_CALLS_END_S)
     log.info("stopped")
     return (130 if caught is signal.SIGINT else 0), busy
+
+
+async def _sample(system: System) -> None:
+    """Record a sample of the current run every second, for its status."""
+    while True:
+        await asyncio.sleep(_SAMPLE_EVERY_S)
+        system.sample()
 
 
 def _make_leader(options: ServerOptions) -> GroupLeader | None:

@@ -23,8 +23,9 @@ import numpy as np
 
 from cs_stream import errors as streaming_errors
 from cs_stream.batches import BatchLayout
-from cs_stream.receiver import BatchRing, Receiver, RunSpec, WorkerPhase, WorkerStats
+from cs_stream.receiver import BatchRing, Receiver, RunSpec, RunStats, WorkerPhase, WorkerStats
 from cs_system.errors import (
+    ArtifactRefusedError,
     CsSystemError,
     InputFailedError,
     InputMismatchError,
@@ -35,10 +36,13 @@ from cs_system.errors import (
 )
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity, samples_per_step
+from cs_system.monitoring.recorder import RunRecorder, StepTraffic, Totals
 from cs_system.server.steps import INPUT_TIMEOUT_S, Progress, StepLoop, StepValues
 from cs_system.swarmx.health import NOT_SLOW
 from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
+from cs_toolkit.floorplan import Floorplan, FloorplanError, read_floorplan
+from cs_toolkit.layered_step import schedule_from_json, traffic
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
@@ -103,6 +107,9 @@ class Run:
         self.identity: InputIdentity | None = None
         self.first_position = 0
         self.progress = Progress(0)
+        self.share = ONE_WAFER
+        self.floorplan: Floorplan | None = None
+        self.recorder = RunRecorder()
         self._token = token
         self._device = device
         self._receiver = receiver
@@ -204,6 +211,20 @@ class Run:
             f"the run ends after {self._limits.input_patience_s:g} s"
         )
 
+    def sample(self, now_s: float, time: float) -> None:
+        """Record a sample for rates and curves; `now_s` is monotonic, `time` in seconds since the epoch."""
+        waiting_since = self.progress.waiting_since
+        waiting_s = 0.0 if waiting_since is None else max(0.0, now_s - waiting_since)
+        self.recorder.sample(now_s, time, self.progress.step, self.input_stats(), waiting_s)
+
+    def totals(self) -> Totals:
+        """Return what the reservation has used so far."""
+        return self.recorder.totals(self.input_stats())
+
+    def input_stats(self) -> RunStats | None:
+        """Return the statistics of the open input; None if there is none."""
+        return None if self._ring is None else self._ring.stats()
+
     def refuse(self, error: InputMismatchError) -> None:
         """Record a mismatch that was reported to a worker, for the chief, which waits for all workers."""
         self._log.error("%s", error)
@@ -223,11 +244,19 @@ class Run:
         data: Mapping[str, bytes],
         share: SystemShare = ONE_WAFER,
     ) -> None:
-        """Load a program with its executables' bytes by name; drop the previous one and close its input."""
+        """Load a program with its executables' bytes by name; drop the previous one and close its input.
+
+        Raises:
+            ArtifactRefusedError: no engine takes the program, or its floorplan is invalid.
+        """
+        try:
+            floorplan = read_floorplan(program.floorplan) if program.floorplan else None
+        except FloorplanError as error:
+            raise ArtifactRefusedError(f"artifact {program.key[:12]}: {error}") from error
         await self.close_input(None)
         self.program = None
         await self._on_device("load", self._make_engine, program, data, share)
-        self.program = program
+        self.program, self.share, self.floorplan = program, share, floorplan
 
     async def program_device(self) -> float:
         """Compile the program for the device; return the seconds that it took."""
@@ -333,6 +362,8 @@ class Run:
             raise InputRefusedError(f"the input cannot be opened: {error}") from error
         self.identity, self.first_position, self._mismatch = identity, first_position, None
         self.progress = Progress(first_position)
+        if self.program is not None:
+            self.recorder.begin_input(samples_per_step(self.program.interface), step_traffic(self.program))
         self._loop = StepLoop(engine, self._ring, self.progress, self._limits.input_patience_s)
         self._log.info(
             "input open for %d worker(s) from step %d: %d chunks of %d batches",
@@ -374,7 +405,11 @@ class Run:
         def compute() -> bool:
             if engine.missing_state:
                 raise WrongOrderError("run_steps without a state; put_state comes before the first step")
-            return loop.run(steps, emit, stop, every)
+            return loop.run(steps, record, stop, every)
+
+        def record(values: StepValues) -> None:
+            self.recorder.add_steps(values.count, values.outputs, values.waited_s)
+            emit(values)
 
         self._stops.add(stop)
         self._running_since = time.monotonic()
@@ -393,6 +428,7 @@ class Run:
         ring, self._ring = self._ring, None
         if ring is None:
             return
+        self.recorder.end_input(ring.stats())
         self.identity = None
         self._loop = None
         self._log_end(reason)
@@ -467,6 +503,18 @@ class Run:
         future.add_done_callback(end_operation)
         # Shielded, because the thread cannot be interrupted: it continues when the caller is cancelled.
         return await asyncio.shield(future)
+
+
+def step_traffic(program: CompiledStep) -> StepTraffic:
+    """Return the bytes between wafer and MemoryX in one step, from the schedule that both follow."""
+    if not program.schedule:
+        return StepTraffic()
+    schedule = schedule_from_json(program.schedule)
+    found, sizes = traffic(schedule), schedule.sizes
+    return StepTraffic(
+        sum(sizes[value] for values in found.to_wafer for value in values),
+        sum(sizes[value] for values in found.to_memory for value in values),
+    )
 
 
 def _is_ready(worker: WorkerStats) -> bool:

@@ -22,7 +22,6 @@ from cs_system.errors import (
     WrongOrderError,
 )
 from cs_system.messages import (
-    MESSAGE_BYTES,
     TensorAssembler,
     identity_from_wire,
     pack_tensors,
@@ -31,10 +30,12 @@ from cs_system.messages import (
     step_from_wire,
 )
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.server.artifacts import MAX_ARTIFACT_BYTES, Offer
+from cs_system.server.artifacts import Offer
 from cs_system.server.run import InputState, Run
+from cs_system.server.status import read_status
 from cs_system.server.steps import StepValues
 from cs_system.server.system import STATUS_EVERY_S, System, Ticket
+from cs_system.status import info_to_wire
 from cs_system.transport import (
     PROTOCOL_VERSION,
     RESERVATION_KEY,
@@ -43,7 +44,6 @@ from cs_system.transport import (
     shorten,
     status_code,
 )
-from cs_toolkit import __version__ as TOOLKIT_VERSION
 
 T = TypeVar("T")
 
@@ -53,7 +53,6 @@ log = logging.getLogger("cs_system.server")
 Context = Any
 Handler = Callable[[Any, Any, Context], Awaitable[Any]]
 
-SYSTEM_NAME = "CS system simulator"
 # Capacity of the queue of outputs for a slow chief, in messages.
 _OUTPUTS_WAITING = 8
 # State is sent in parts of this size, because that of a large model may not fit into this process.
@@ -109,28 +108,9 @@ class CsSystemServicer:
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.SystemInfo:
         """Return the status of the system and of its current run."""
         system = self._system
-        info = pb.SystemInfo(
-            name=SYSTEM_NAME,
-            version=TOOLKIT_VERSION,
-            protocol=PROTOCOL_VERSION,
-            state=system.state(),
-            fabric=system.options.fabric,
-            fabric_json=system.options.fabric_json,
-            num_csx=system.options.wafers,
-            data_host=system.options.advertise,
-            data_port=system.receiver.address[1],
-            uptime_s=time.monotonic() - system.started_s,
-            waiting_jobs=len(system.book.waiting),
-            limits=pb.Limits(
-                message_bytes=MESSAGE_BYTES,
-                artifact_bytes=MAX_ARTIFACT_BYTES,
-                input_memory_bytes=system.options.limits.input_memory_bytes,
-            ),
+        return info_to_wire(
+            read_status(system), PROTOCOL_VERSION, system.options.advertise, system.receiver.address[1]
         )
-        holder, run = system.book.holder, system.run
-        if holder is not None and run is not None:
-            info.run.CopyFrom(_run_info(holder, run))
-        return info
 
     @_handle_errors
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> None:
@@ -142,7 +122,12 @@ class CsSystemServicer:
             raise InputRefusedError(
                 f"got the job name {job[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
             )
-        ticket = system.enter(job, request.token, request.wait)
+        owner = request.owner
+        if not (owner == "" or owner.isprintable()) or len(owner) > _JOB_CHARS:
+            raise InputRefusedError(
+                f"got the owner {owner[:_JOB_CHARS]!r}, expected at most {_JOB_CHARS} printable characters"
+            )
+        ticket = system.enter(job, request.token, request.wait, owner)
 
         async def report_position(position: int, holder: Ticket) -> None:
             await context.write(
@@ -361,24 +346,6 @@ async def _stream_values(
 
 def _reservation(context: Context) -> str:
     return next((str(v) for k, v in context.invocation_metadata() if k == RESERVATION_KEY), "")
-
-
-def _run_info(holder: Ticket, run: Run) -> pb.RunInfo:
-    state, monitor = run.input_state(), run.stragglers()
-    return pb.RunInfo(
-        job=holder.job,
-        since=holder.since_s,
-        step=run.progress.step,
-        steps_per_s=run.progress.rate.per_s(),
-        samples_per_s=run.samples_per_s(),
-        input=None if state is None else _input_message(state),
-        late=run.unresponsive() or "",
-        slow=(monitor and monitor.straggler()) or "",
-        wafers=[
-            pb.WaferWork(computing=share.computing, receiving=share.receiving)
-            for share in (monitor and monitor.utilization()) or ()
-        ],
-    )
 
 
 def _input_message(state: InputState, missing: str = "") -> pb.InputStatus:

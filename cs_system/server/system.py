@@ -24,6 +24,8 @@ from cs_system.errors import (
 )
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity
+from cs_system.monitoring.events import EventLog
+from cs_system.monitoring.recorder import Totals
 from cs_system.server.artifacts import ExecutableStore
 from cs_system.server.run import Run, RunLimits
 from cs_system.swarmx.hosts import HostPool
@@ -104,10 +106,30 @@ class System:
         self.run: Run | None = None
         self.stopping: SystemStoppingError | None = None
         self.started_s = time.monotonic()
+        self.events = EventLog()
+        self.granted = 0
+        self._ended_totals = Totals()
+        self._ended_wafer_s = 0.0
         self._changes = Changes()
         self._device = device
         self._host_pool = host_pool
         self._releases: dict[str, asyncio.Task[None]] = {}
+
+    def sample(self) -> None:
+        """Record a sample of the current run, about once a second."""
+        if self.run is not None:
+            self.run.sample(time.monotonic(), time.time())
+
+    def wafer_s(self) -> float:
+        """Return the wafer-seconds of all reservations since the system started."""
+        holder, run = self.book.holder, self.run
+        if holder is None or run is None:
+            return self._ended_wafer_s
+        return self._ended_wafer_s + run.share.wafers * (time.time() - holder.since_s)
+
+    def totals(self) -> Totals:
+        """Return what all reservations since the system started have used."""
+        return self._ended_totals if self.run is None else self._ended_totals + self.run.totals()
 
     def state(self) -> str:
         """Return IDLE, or the activity of the current run."""
@@ -115,15 +137,15 @@ class System:
 
     # Reservations
 
-    def enter(self, job: str, token: str, wait: bool) -> Ticket:
-        """Take a ticket for the system, or for a place in the queue.
+    def enter(self, job: str, token: str, wait: bool, owner: str = "") -> Ticket:
+        """Take a ticket for the system, or for a place in the queue; `owner` is USER@HOST of the chief.
 
         Raises:
             SystemBusyError: another job holds the system and `wait` is false.
             SystemStoppingError: the system is shutting down.
         """
         self._check_running()
-        return self.book.enter(job, token, wait, time.time())
+        return self.book.enter(job, token, wait, time.time(), owner)
 
     async def grant(self, ticket: Ticket, on_queued: Callable[[int, Ticket], Awaitable[None]]) -> None:
         """Wait until the ticket holds the system.
@@ -155,7 +177,9 @@ class System:
             options.memoryx,
             self._host_pool,
         )
-        log.info("reserved", extra={"job": ticket.job})
+        self.granted += 1
+        by = f" by {ticket.owner}" if ticket.owner else ""
+        log.info("reserved%s", by, extra={"job": ticket.job})
 
     async def hold(self, ticket: Ticket) -> None:
         """Wait until `release` has ended a reservation.
@@ -192,6 +216,8 @@ class System:
             except Exception:
                 # The next job must get the system, whatever state this run has left.
                 log.exception("closing the run failed", extra={"job": ticket.job})
+            self._ended_wafer_s = self.wafer_s()
+            self._ended_totals = self.totals()
             self.run = None
         self.book.leave(ticket, why, time.time())
         if held:
@@ -311,12 +337,16 @@ class Ticket:
     """A job that holds the system or waits for it.
 
     Attributes:
+        owner: USER@HOST of its chief, as the chief states it; may be empty.
+        entered_s: When it asked for the system, seconds since the epoch.
         since_s: When it got the system, seconds since the epoch; 0 while it waits.
         ending: Why the reservation is ending; from then on, calls on its behalf are refused.
     """
 
     job: str
     token: str
+    owner: str = ""
+    entered_s: float = 0.0
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     since_s: float = 0.0
     ending: str | None = None
@@ -334,7 +364,7 @@ class ReservationBook:
         self._queue: deque[Ticket] = deque()
         self._ended: OrderedDict[str, str] = OrderedDict()
 
-    def enter(self, job: str, token: str, wait: bool, now_s: float) -> Ticket:
+    def enter(self, job: str, token: str, wait: bool, now_s: float, owner: str = "") -> Ticket:
         """Take the system for a job, or a place in the queue.
 
         Raises:
@@ -342,7 +372,7 @@ class ReservationBook:
         """
         if self.holder is not None and not wait:
             raise SystemBusyError.of(self.holder.job, self.holder.since_s)
-        ticket = Ticket(job, token)
+        ticket = Ticket(job, token, owner, now_s)
         self._queue.append(ticket)
         self._grant(now_s)
         return ticket

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit.files import replace_file
+from cs_toolkit.step import INPUT_BOUND_SHARE
 
 FILE_NAME = "progress.json"
-INPUT_BOUND_SHARE = 0.05  # of its time that the device may wait without being called input-bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cs_runtime.program import LOSS, StepProgram
+from cs_runtime.program import StepProgram
 from cs_toolkit.garbage import infrequent_collection
-from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE
+from cs_toolkit.step import GLOBAL_STEP, LOSS, METRIC_STATE
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import CSRunConfig
 from estimator.cs.graph import op_name

@@ -36,8 +36,8 @@ ORIGINAL_API = (
 # The same name for something else.
 OTHER_MEANINGS = {
     "num_csx": (
-        "cs_system/client/status.py",  # the wafers that a system has, in the JSON of `cs_system status`
-        "cs_system/server/service.py",  # the same, in the message with its status
+        "cs_system/status.py",  # the wafers that a system has, in the JSON of `cs_system status`
+        "cs_system/server/status.py",  # the same, in the server
     ),
     "num_replicas": (
         "cs_runtime/run_files.py",  # a key of performance.json

@@ -1,0 +1,1 @@
+"""The figures of a running CS system, its status page and its metrics."""

@@ -1,0 +1,392 @@
+"""The status of a CS system: one model for the server, its page and metrics, and the commands that ask it.
+
+As plain data, as the message of the control plane, and as the text of `cs_system status`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from cs_system.address import SystemAddress, host_port
+from cs_system.errors import clock_text
+from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.step import INPUT_BOUND_SHARE
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker of the current run.
+
+    Attributes:
+        phase: absent, connected, lost, ended or failed.
+        host: Name of its machine; empty before it has connected.
+        batches: Number received from it in this run.
+        size_bytes: Payload bytes of these.
+        queue: Batches that have arrived and are not computed on yet.
+        reconnects: Number of connections after the first one.
+        last_error: Why its last connection ended; empty after a normal end.
+        batches_per_s, bytes_per_s: Rates over the last seconds.
+        credit_wait: Fraction of the last seconds in which it had no credit: the system limits the worker.
+        input_wait: Fraction of the last seconds in which the device waited for it: the worker limits the
+            system.
+    """
+
+    worker: int
+    phase: str
+    host: str
+    batches: int
+    size_bytes: int = 0
+    queue: int = 0
+    reconnects: int = 0
+    last_error: str = ""
+    batches_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    credit_wait: float = 0.0
+    input_wait: float = 0.0
+
+    @property
+    def limits_run(self) -> bool:
+        """True if the device waits for this worker."""
+        return self.input_wait > INPUT_BOUND_SHARE
+
+
+@dataclass(frozen=True)
+class WaferInfo:
+    """Utilization of a wafer of a group over the last seconds; the rest of the time it waited.
+
+    Attributes:
+        computing: Fraction of time spent on work that needs no other wafer; sums over wafers are not counted,
+            as a wafer waits in them.
+        receiving: Fraction of time in which weights arrived.
+    """
+
+    computing: float
+    receiving: float
+
+
+@dataclass(frozen=True)
+class WeightTraffic:
+    """Bytes between wafer and MemoryX in this reservation, and per second over the last seconds."""
+
+    to_wafer_bytes: int
+    to_memory_bytes: int
+    to_wafer_bytes_per_s: float = 0.0
+    to_memory_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The current run.
+
+    Attributes:
+        since: When its job got the system, seconds since the epoch.
+        step: Number of completed steps.
+        steps_per_s: Rate over the last seconds.
+        samples_per_s: Rate over the last seconds.
+        workers: Empty until the chief has opened the input.
+        waiting_for: Indices of the workers whose batches the run is waiting for.
+        late: Sentence about a part of the system that has not answered for seconds; empty: none.
+        slow: Sentence about a wafer that the others wait for; empty: none.
+        wafers: Utilization of each wafer, if there are several.
+        owner: USER@HOST of the chief, as the chief states it.
+        artifact: Key of the loaded program; empty: none yet.
+        execution: Its execution mode.
+        wafers_used: Number of wafers that share a batch.
+        bound_by: Kernels that bound its estimated rate on the wafer.
+        loss: Loss of the last step; None if the step outputs none.
+        samples: Number of samples in this reservation.
+        input_bytes_per_s: Rate of batches over the last seconds.
+        input_wait: Fraction of the last seconds in which the device waited for a batch.
+        input_bound: True if that is more than a run that keeps its device busy has.
+        weights: Traffic with MemoryX; None if the whole model is on the wafer.
+    """
+
+    job: str
+    since: float
+    step: int
+    steps_per_s: float
+    samples_per_s: float
+    workers: tuple[WorkerInfo, ...]
+    waiting_for: tuple[int, ...]
+    late: str = ""
+    slow: str = ""
+    wafers: tuple[WaferInfo, ...] = ()
+    owner: str = ""
+    artifact: str = ""
+    execution: str = ""
+    wafers_used: int = 1
+    bound_by: tuple[str, ...] = ()
+    loss: float | None = None
+    samples: int = 0
+    input_bytes_per_s: float = 0.0
+    input_wait: float = 0.0
+    input_bound: bool = False
+    weights: WeightTraffic | None = None
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that waits for the system since a time in seconds since the epoch."""
+
+    job: str
+    owner: str
+    since: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the system's log.
+
+    Attributes:
+        time: Seconds since the epoch.
+        level: Of Python's logging, such as WARNING.
+        job: Empty for a line about the system.
+        text: The line.
+    """
+
+    time: float
+    level: str
+    job: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the system, in bytes."""
+
+    message_bytes: int
+    artifact_bytes: int
+    input_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class SystemInfo:
+    """A system.
+
+    Attributes:
+        version: Version of its toolkit.
+        state: IDLE, RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING.
+        fabric: Name of the fabric's configuration.
+        fabric_spec: The configuration itself, for `cs_toolkit.fabric.Fabric`.
+        data_address: Address at which workers reach it.
+        run: None when the system is idle.
+        waiting_jobs: Number of jobs in the queue.
+        num_csx: Number of wafers that can share a batch.
+        queue: The waiting jobs, the next one first.
+        events: Last lines of its log, the newest last.
+        wafer_s: Wafer-seconds of all reservations since the system started.
+    """
+
+    name: str
+    version: str
+    address: str
+    state: str
+    fabric: str
+    fabric_spec: dict[str, Any]
+    data_address: str
+    uptime_s: float
+    waiting_jobs: int
+    run: RunInfo | None
+    limits: Limits
+    num_csx: int = 1
+    queue: tuple[QueuedJob, ...] = ()
+    events: tuple[Event, ...] = ()
+    wafer_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values with the names of the attributes."""
+        return asdict(self)
+
+
+def info_to_wire(info: SystemInfo, protocol: int, data_host: str, data_port: int) -> pb.SystemInfo:
+    """Convert a status to its message.
+
+    Args:
+        info: The status.
+        protocol: Version of the control plane.
+        data_host: Host of the data plane; empty: the one that the client uses for the control plane.
+        data_port: Port of the data plane.
+    """
+    message = pb.SystemInfo(
+        name=info.name,
+        version=info.version,
+        protocol=protocol,
+        state=info.state,
+        fabric=info.fabric,
+        fabric_json=json.dumps(info.fabric_spec),
+        data_host=data_host,
+        data_port=data_port,
+        uptime_s=info.uptime_s,
+        waiting_jobs=info.waiting_jobs,
+        limits=pb.Limits(**asdict(info.limits)),
+        num_csx=info.num_csx,
+        queue=[pb.QueuedJob(**asdict(job)) for job in info.queue],
+        events=[pb.Event(**asdict(event)) for event in info.events],
+        wafer_s=info.wafer_s,
+    )
+    if info.run is not None:
+        message.run.CopyFrom(_run_to_wire(info.run))
+    return message
+
+
+def _run_to_wire(run: RunInfo) -> pb.RunInfo:
+    return pb.RunInfo(
+        job=run.job,
+        since=run.since,
+        step=run.step,
+        steps_per_s=run.steps_per_s,
+        samples_per_s=run.samples_per_s,
+        input=pb.InputStatus(
+            workers=[worker_to_wire(worker) for worker in run.workers], waiting_for=run.waiting_for
+        ),
+        late=run.late,
+        slow=run.slow,
+        wafers=[pb.WaferWork(**asdict(wafer)) for wafer in run.wafers],
+        owner=run.owner,
+        artifact=run.artifact,
+        execution=run.execution,
+        wafers_used=run.wafers_used,
+        bound_by=run.bound_by,
+        loss=run.loss,
+        samples=run.samples,
+        input_bytes_per_s=run.input_bytes_per_s,
+        input_wait=run.input_wait,
+        input_bound=run.input_bound,
+        weights=None if run.weights is None else pb.WeightTraffic(**asdict(run.weights)),
+    )
+
+
+def worker_to_wire(worker: WorkerInfo) -> pb.WorkerStatus:
+    """Convert the status of a worker to its message."""
+    values = asdict(worker)
+    return pb.WorkerStatus(bytes=values.pop("size_bytes"), **values)
+
+
+def _worker_from_wire(message: pb.WorkerStatus) -> WorkerInfo:
+    names = [field.name for field in fields(WorkerInfo) if field.name != "size_bytes"]
+    return WorkerInfo(**{name: getattr(message, name) for name in names}, size_bytes=message.bytes)
+
+
+def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
+    """Convert the answer of the system at `address`."""
+    return SystemInfo(
+        name=message.name,
+        version=message.version,
+        address=str(address),
+        state=message.state,
+        fabric=message.fabric,
+        fabric_spec=json.loads(message.fabric_json),
+        data_address=host_port(message.data_host or address.host, message.data_port),
+        uptime_s=message.uptime_s,
+        waiting_jobs=message.waiting_jobs,
+        run=_run_from_wire(message.run) if message.HasField("run") else None,
+        limits=Limits(
+            message.limits.message_bytes, message.limits.artifact_bytes, message.limits.input_memory_bytes
+        ),
+        num_csx=message.num_csx or 1,
+        queue=tuple(QueuedJob(job.job, job.owner, job.since) for job in message.queue),
+        events=tuple(Event(e.time, e.level, e.job, e.text) for e in message.events),
+        wafer_s=message.wafer_s,
+    )
+
+
+def _run_from_wire(run: pb.RunInfo) -> RunInfo:
+    weights = run.weights
+    return RunInfo(
+        job=run.job,
+        since=run.since,
+        step=run.step,
+        steps_per_s=run.steps_per_s,
+        samples_per_s=run.samples_per_s,
+        workers=tuple(_worker_from_wire(worker) for worker in run.input.workers),
+        waiting_for=tuple(run.input.waiting_for),
+        late=run.late,
+        slow=run.slow,
+        wafers=tuple(WaferInfo(wafer.computing, wafer.receiving) for wafer in run.wafers),
+        owner=run.owner,
+        artifact=run.artifact,
+        execution=run.execution,
+        wafers_used=run.wafers_used,
+        bound_by=tuple(run.bound_by),
+        loss=run.loss if run.HasField("loss") else None,
+        samples=run.samples,
+        input_bytes_per_s=run.input_bytes_per_s,
+        input_wait=run.input_wait,
+        input_bound=run.input_bound,
+        weights=WeightTraffic(
+            weights.to_wafer_bytes,
+            weights.to_memory_bytes,
+            weights.to_wafer_bytes_per_s,
+            weights.to_memory_bytes_per_s,
+        )
+        if run.HasField("weights")
+        else None,
+    )
+
+
+def render(info: SystemInfo, now_s: float) -> str:
+    """Render a system and its run as a few lines; `now_s` is in seconds since the epoch."""
+    rows = [
+        ("system", f"{info.name} at {info.address}, data plane {info.data_address}"),
+        ("toolkit", f"{info.version}, fabric {info.fabric}, up {duration_text(info.uptime_s)}"),
+        ("state", info.state),
+    ]
+    if info.num_csx > 1:
+        rows.insert(1, ("wafers", str(info.num_csx)))
+    if info.run is not None:
+        rows += _run_rows(info.run, now_s)
+    if info.waiting_jobs:
+        jobs = ", ".join(_name_job(job.job, job.owner) for job in info.queue)
+        rows.append(("queue", f"{info.waiting_jobs} job(s) waiting{jobs and ': '}{jobs}"))
+    return "\n".join(f"{label:<8} {text}" for label, text in rows)
+
+
+def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
+    job = _name_job(run.job, run.owner)
+    rows = [("job", f"{job} since {clock_text(run.since)} ({duration_text(now_s - run.since)})")]
+    if run.artifact:
+        rows.append(("program", f"cs_{run.artifact[:12]}, {run.execution.replace('_', ' ')}"))
+    if run.late:
+        rows.append(("late", run.late))
+    if run.slow:
+        rows.append(("slow", run.slow))
+    rows += [
+        (
+            f"csx {number}",
+            f"computes for {wafer.computing:.0%} of the time, gets weights for {wafer.receiving:.0%}",
+        )
+        for number, wafer in enumerate(run.wafers, 1)
+    ]
+    if not run.workers:
+        return rows
+    step = f"{run.step}, {run.steps_per_s:,.1f} steps/s, {run.samples_per_s:,.0f} samples/s"
+    rows.append(("step", step if run.loss is None else f"{step}, loss {run.loss:.6g}"))
+    connected = sum(worker.phase in ("connected", "ended") for worker in run.workers)
+    text = f"{connected} of {len(run.workers)} connected"
+    if run.waiting_for:
+        text += "; waiting for " + ", ".join(
+            f"worker {run.workers[index].worker} ({run.workers[index].phase})" for index in run.waiting_for
+        )
+    rows.append(("workers", text))
+    if run.input_bound:
+        rows.append(("input", f"input-bound: {run.input_wait:.0%} of the time without a batch"))
+    return rows
+
+
+def _name_job(job: str, owner: str) -> str:
+    return f"{job} of {owner}" if owner else job
+
+
+def duration_text(seconds: float) -> str:
+    """Format a duration: `45 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    whole = max(0, int(seconds))
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {left} s" if minutes else f"{left} s"

@@ -55,6 +55,7 @@ class ChildProcess:
         self, name: str, run: Callable[..., int], arguments: Sequence[Json], descriptors: Sequence[int] = ()
     ) -> None:
         self._lock = threading.Lock()
+        self._waiting = 0
         self._pid: int | None = None
         self._has_ended = False
         self._exit_code: int | None = None
@@ -62,7 +63,7 @@ class ChildProcess:
         lifeline, self._lifeline = os.pipe()
         # Several threads may read it, of which only one finds data.
         os.set_blocking(self._status, False)
-        weakref.finalize(self, os.close, self._status)
+        self._close_status = weakref.finalize(self, os.close, self._status)
         self._close_lifeline = weakref.finalize(self, os.close, self._lifeline)
         request = {"name": name, "run": [run.__module__, run.__qualname__], "arguments": list(arguments)}
         try:
@@ -115,14 +116,26 @@ class ChildProcess:
         """Read the messages of the process until the condition holds; return False if it does not in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         readable = select.poll()  # one for each thread; `select.select` cannot use descriptors above 1023
-        readable.register(self._status, select.POLLIN)
-        while not condition():
-            left_ms = None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
-            if not readable.poll(left_ms):
-                return False
+        with self._lock:
+            if condition():
+                return True
+            self._waiting += 1
+            readable.register(self._status, select.POLLIN)
+        try:
+            while not condition():
+                left_ms = None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
+                if not readable.poll(left_ms):
+                    return False
+                with self._lock:
+                    self._read()
+            return True
+        finally:
             with self._lock:
-                self._read()
-        return True
+                self._waiting -= 1
+                # Not earlier: the descriptor that another thread polls may be that of another file then.
+                if self._has_ended and not self._waiting:
+                    self._close_status()
+                    self._close_lifeline()
 
     def _read(self) -> None:
         if self._has_ended:  # another thread has read it

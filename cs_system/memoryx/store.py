@@ -8,8 +8,10 @@ the same file, and not one of another machine or container.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import gc
 import json
 import math
 import mmap
@@ -129,7 +131,7 @@ class MappedTensors:
         self.descriptor = descriptor
         self._layout = layout
         self._map = mmap.mmap(descriptor, max(layout.nbytes, 1))
-        self._bytes = np.frombuffer(self._map, np.uint8)
+        self._bytes: np.ndarray = np.frombuffer(self._map, np.uint8)
         self._arrays = {
             number: split_views(self._bytes[layout.span(number)], [spec])[0]
             for number, spec in layout.specs.items()
@@ -208,8 +210,20 @@ class MappedTensors:
             _advise(self._bytes[start:stop], mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Close the file; its memory is unmapped with the last array that uses it."""
+        """Close the file and unmap it: its blocks on the disk are free when all processes have done so.
+
+        No array of it may be used any more.
+        """
         os.close(self.descriptor)
+        self._arrays = {}
+        self._bytes = np.empty(0, np.uint8)
+        # JAX keeps arrays that its own threads have released until its next call or collection; a collection
+        # of young objects takes a millisecond.
+        gc.collect(0)
+        # The map has its own descriptor of the file. An array that is still referenced, by the traceback of a
+        # failed step for example, keeps both until it is dropped: unmapping it would crash the next access.
+        with contextlib.suppress(BufferError):
+            self._map.close()
 
 
 def _advise(memory: np.ndarray, advice: int) -> bool:

@@ -68,7 +68,7 @@ class Memory:
         # which costs a fifth of the rate of sweeps.
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "memoryx update")
-        self._updates = [
+        self._updates: list[PreparedSweep | Call] = [
             self._prepare_sweep(update, pieces[update.function]) if isinstance(update, Sweep) else update
             for layer in schedule.layers
             for update in layer.updates()
@@ -78,6 +78,7 @@ class Memory:
     def close(self) -> None:
         """End the threads, after their current work, and close the files."""
         self._pool.shutdown()
+        self._updates, self._functions = [], {}  # prepared sweeps have views of the files
         self.state.close()
         self.arrived.close()
 

@@ -161,8 +161,12 @@ class WeightStream:
         for thread in self._threads:
             thread.join()
         self._connection.close()
-        if self._files is not None:
-            self._files.close()
+        # This object is part of a reference cycle with its owner, so it drops memory and files itself.
+        self._slots, self._arrived = [], queue.SimpleQueue()
+        self._arrived.put(self._failure)
+        files, self._files = self._files, None
+        if files is not None:
+            files.close()
 
     def _map_files(self, header: Header) -> None:
         """Map the files of MemoryX if possible, and answer whether they are mapped."""

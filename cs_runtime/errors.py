@@ -90,6 +90,20 @@ class GlobalStepError(RunError):
         )
 
 
+class InputChangedError(RunError):
+    """A run resumes with another number of workers, whose shares of the input the toolkit does not know."""
+
+    exit_code = 2
+
+    def __init__(self, step: int, before: int, workers: int) -> None:
+        super().__init__(
+            f"the run that reached global step {step} had {before} worker(s), this one has {workers}; the "
+            "program determines what each worker reads, so samples would be repeated and lost. Resume with "
+            f"{before} worker(s), that is {before + 1} tasks of csrun_wse, or accept the change with "
+            "csrun_wse --allow-input-change"
+        )
+
+
 class NothingToDoError(RunError):
     """The input ended before the first step."""
 

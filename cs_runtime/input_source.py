@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -32,6 +32,13 @@ log = logging.getLogger("cs_runtime")
 
 Batch = tuple[np.ndarray, ...]
 
+Sharding = Literal["global", "program"]
+"""How the share of a worker in the input of a training run is determined.
+
+`global`: the workers read the batches of a single reader in rotation, whatever their number. `program`: the
+program decides, so only a run with the same number of workers reads the remaining batches.
+"""
+
 # An input that takes longer to start is not built again only for the Input Function Report.
 SLOW_INPUT_S = 2.0
 
@@ -48,6 +55,10 @@ class InputSource(Protocol):
 
         They must not depend on the task's rank, its machine, or the behavior of the user's code at run time.
         """
+        ...
+
+    def sharding(self) -> Sharding:
+        """Return how the share of a worker is determined; the chief asks after it has read `inputs`."""
         ...
 
     def batches(self, skip: int) -> Iterator[Batch]:

@@ -57,6 +57,8 @@ class RunSettings:
         seed: Seed of the program's random numbers; None if it sets none.
         options: How the CS system executes the steps.
         params: The user's parameters, for the run files.
+        record_dir: Directory of the record of the input, shared by runs that resume each other; `model_dir`
+            when None.
     """
 
     mode: Command
@@ -73,6 +75,7 @@ class RunSettings:
     seed: int | None = None
     options: ExecutionOptions = field(default_factory=ExecutionOptions)
     params: Mapping[str, Any] = field(default_factory=dict)
+    record_dir: Path | None = None
 
     @property
     def artifact_dir(self) -> Path:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from cs_runtime.errors import NoSystemError
 from cs_runtime.exits import record_failures
+from cs_runtime.input_order import InputRecord, start_record
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, State, StepCheck, StepProgram, check_steps
 from cs_runtime.progress import Timeline
 from cs_runtime.terminal import WaitLog, log_while_blocked
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
 from cs_system.messages import InputIdentity
-from cs_toolkit.execution_options import SystemShare
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.tasks.roles import TaskInfo
 
@@ -51,6 +51,7 @@ class Session:
     initial_state: State
     checks: tuple[StepCheck, ...]
     every: Mapping[str, int]
+    input_record: InputRecord | None
 
     def check_outputs(self, span: StepOutputs) -> StepOutputs:
         """Check consecutive steps, and return the outputs of the user's program.
@@ -97,8 +98,7 @@ def open_session(
             )
         with reservation:
             identity = InputIdentity(run, front_end.input_facts())
-            share = settings.options.share
-            yield _load(reservation, front_end, program, compiled, target, share, task, identity, timeline)
+            yield _load(reservation, front_end, program, compiled, target, settings, task, identity, timeline)
 
 
 def prime(session: Session, task: TaskInfo, timeline: Timeline, check: Callable[[], None]) -> None:
@@ -132,13 +132,13 @@ def _load(
     program: StepProgram,
     compiled: CompileResult,
     target: Target,
-    share: SystemShare,
+    settings: RunSettings,
     task: TaskInfo,
     identity: InputIdentity,
     timeline: Timeline,
 ) -> Session:
     with timeline.phase("send the program"), log_while_blocked("take the program"):
-        reservation.load(compiled.artifact, share)
+        reservation.load(compiled.artifact, settings.options.share)
     log.info(
         "Programming %s fabric. This may take a couple of minutes. Please do not interrupt.",
         re.sub(r"^cs([0-9]+)$", r"CS-\1", target.fabric.name),
@@ -152,5 +152,8 @@ def _load(
             reservation.put_state(state)
     # Inference always reads its input from the start, regardless of the checkpoint's step.
     first_step = int(state[GLOBAL_STEP]) if program.mode == "train" else 0
+    record = None
+    if program.mode == "train":
+        record = start_record(settings, first_step, task.num_workers, front_end.sharding())
     reservation.open_input(task.num_workers, identity, first_step)
-    return Session(reservation, compiled, target, first_step, state, program.checks, program.every)
+    return Session(reservation, compiled, target, first_step, state, program.checks, program.every, record)

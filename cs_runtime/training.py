@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cs_runtime import files, run_files
 from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
+from cs_runtime.input_order import append_record
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, Observer, State
 from cs_runtime.progress import (
@@ -143,6 +144,7 @@ class TrainingRun:
         with log_while_blocked("give the state"):
             state = self.session.reservation.state()
         _check_global_step(state, self.step)
+        self._record_input(self.step)
         return state
 
     def checkpoint(self) -> bool:
@@ -173,7 +175,14 @@ class TrainingRun:
             with log_while_blocked("give the state"):
                 state = snapshot.state()
             _check_global_step(state, snapshot.step)
+            self._record_input(snapshot.step)
             self.should_stop |= self._front_end.save(snapshot.step, state)
+
+    def _record_input(self, step: int) -> None:
+        """Record the input at a step whose state the program can save from now on."""
+        record, settings = self.session.input_record, self.settings
+        if record is not None:
+            append_record(settings.record_dir or settings.model_dir, replace(record, step=step))
 
     def _log_wait(self, text: str) -> None:
         if self._wait_log(text):

@@ -116,7 +116,7 @@ def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run:
 def _log_position(worker: int, step: int, used: int, *, program_skips: bool) -> None:
     """Log which side skips the used batches of a worker when a training run resumes."""
     if program_skips:
-        log.info(
+        log.warning(
             "continuing at global step %d: the program positions its input, so the toolkit skips none of the "
             "%d batches of worker %d that earlier runs have used (with "
             "CSRunConfig(input_position='toolkit') it skips them)",

@@ -27,6 +27,9 @@ Recompute = Literal["auto", "none", "all"]
 InputPosition = Literal["toolkit", "program"]
 """Which side skips the batches that earlier runs have used when a training run resumes."""
 
+ALLOW_INPUT_CHANGE_VARIABLE = "CSRUN_ALLOW_INPUT_CHANGE"
+"""Set by `csrun_wse --allow-input-change`; programs need no change to accept another number of workers."""
+
 EXECUTION_VARIABLE = "CSRUN_EXECUTION"
 """Set by `python-ws` to select weight streaming for programs that choose no execution mode."""
 
@@ -71,6 +74,17 @@ class Option:
 def default_execution() -> ExecutionChoice:
     """Return the execution mode of a program that chooses none."""
     return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "auto"
+
+
+def default_allow_input_change() -> bool:
+    """Return whether the launcher accepts another number of workers for a program that does not say."""
+    return os.environ.get(ALLOW_INPUT_CHANGE_VARIABLE) == "1"
+
+
+def _parse_bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
 
 
 def _parse_count(value: Any) -> int:
@@ -205,6 +219,16 @@ class ExecutionOptions:
             "the classes with the names of the original stack.",
             get_args(InputPosition),
             estimator_only=True,
+        ),
+    )
+    allow_input_change: bool = field(
+        default_factory=default_allow_input_change,
+        metadata=_option(
+            "Resume with another number of workers although the program determines what each of them reads, "
+            "so that samples are repeated and lost. The default is False, or True under "
+            "`csrun_wse --allow-input-change`.",
+            "True or False",
+            _parse_bool,
         ),
     )
 

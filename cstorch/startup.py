@@ -81,6 +81,7 @@ def configure(  # noqa: D417 - the decorator documents the options
     num_replicas: ReplicaChoice | None = None,
     recompute: Recompute | None = None,
     micro_batch_size: int | str | None = None,
+    allow_input_change: bool | None = None,
     **appliance: Any,
 ) -> None:
     """Configure the run. Call it once, before the model is created.
@@ -119,6 +120,7 @@ def configure(  # noqa: D417 - the decorator documents the options
         "max_act_per_csx": max_act_per_csx,
         "recompute": recompute,
         "micro_batch_size": micro_batch_size,
+        "allow_input_change": allow_input_change,
         "max_wgt_servers": configure_default_of("max_wgt_servers")
         if max_wgt_servers is None
         else max_wgt_servers,

@@ -137,6 +137,7 @@ def build_command(site: Site) -> click.Command:
             wait=job.wait,
             requeue=queue.requeue,
             warn_before_s=queue.warn_before_s,
+            allow_input_change=job.allow_input_change,
         )
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         launch_context = LaunchContext(job_id, cwd, environment, this_toolkit(), site, cpus)
@@ -186,6 +187,7 @@ class JobOptions:
     grace_period: float
     wind_down: float
     wait: bool
+    allow_input_change: bool
 
 
 def _layout_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,6 +265,11 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="How long workers may continue after the chief has finished.",
     )
     @click.option("--wait", is_flag=True, help="Wait for a CS system that is busy instead of failing.")
+    @click.option(
+        "--allow-input-change",
+        is_flag=True,
+        help="Resume with another number of workers although samples are then repeated and lost.",
+    )
     @wraps(function)
     def command(
         *arguments: Any,
@@ -271,9 +278,10 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         grace_period: float,
         wind_down: float,
         wait: bool,
+        allow_input_change: bool,
         **values: Any,
     ) -> Any:
-        job = JobOptions(recommendation, log_dir, grace_period, wind_down, wait)
+        job = JobOptions(recommendation, log_dir, grace_period, wind_down, wait, allow_input_change)
         return function(*arguments, job=job, **values)
 
     return command

@@ -117,6 +117,7 @@ class LaunchRequest:
         requeue: start the job again after a checkpoint that SIGUSR1 has requested.
         warn_before_s: seconds before its time limit at which a submitted job is asked for a checkpoint;
             None for the scheduler's default.
+        allow_input_change: a run may resume with a number of workers that repeats and loses samples.
     """
 
     command: tuple[str, ...]
@@ -129,6 +130,7 @@ class LaunchRequest:
     wait: bool = False
     requeue: bool = False
     warn_before_s: float | None = None
+    allow_input_change: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ def common_environment(request: LaunchRequest, context: LaunchContext) -> Enviro
         values["CSRUN_WAIT"] = "1"
     if request.requeue:
         values["CSRUN_REQUEUE"] = "1"
+    if request.allow_input_change:
+        values["CSRUN_ALLOW_INPUT_CHANGE"] = "1"
     return EnvironmentChange(values, base.unset)
 
 
@@ -107,6 +109,7 @@ def launcher_arguments(request: LaunchRequest, context: LaunchContext, name: str
         f"--wind-down={request.wind_down_s:g}",
         *(["--wait"] if request.wait else []),
         *(["--requeue"] if request.requeue else []),
+        *(["--allow-input-change"] if request.allow_input_change else []),
         "--",
         *request.command,
     )

@@ -105,6 +105,11 @@ class DistributedSampler(torch.utils.data.Sampler):
         self._read_before = start_index
         self._in_batches = False
 
+    @property
+    def distributes_batches(self) -> bool:
+        """True if the batches of all workers together are those of a single one, whatever their number."""
+        return self._shard and self._batch is not None
+
     def set_state(self, start_index: int) -> None:
         """Continue after this many samples of all workers and epochs, in the next iteration."""
         self._epoch, self._read_before = 0, start_index

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cs_runtime import input_source
-from cs_runtime.input_source import input_facts, narrow_integers
+from cs_runtime.input_source import Sharding, input_facts, narrow_integers
 from cs_runtime.options import RunSettings
 from cs_toolkit.step import TensorSpec
 from cstorch.distributed.workers import get_worker_state
@@ -197,6 +197,12 @@ class InputLoader:
         """Return the facts that identify the input: program, function and tensors."""
         tensors = (f"{s.name} {s.dtype}{list(s.shape)}" for s in self.inputs())
         return input_facts("step", self.input_fn, tensors)
+
+    def sharding(self) -> Sharding:
+        """Return how the share of a worker is determined; see `DistributedSampler` for `global`."""
+        samplers = (getattr(self._loader, name, None) for name in ("batch_sampler", "sampler"))
+        is_global = any(isinstance(x, DistributedSampler) and x.distributes_batches for x in samplers)
+        return "global" if is_global else "program"
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield this task's batches as arrays, without the first `skip` ones; a loader is repeated."""

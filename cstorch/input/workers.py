@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from cs_runtime import terminal
 from cs_runtime.exits import report_errors
-from cs_runtime.input_source import Batch, InputSource
+from cs_runtime.input_source import Batch, InputSource, Sharding
 from cs_runtime.local_job import LocalJob
 from cs_runtime.tasks import current, has_input
 from cs_runtime.worker import run_worker
@@ -128,6 +128,10 @@ class _Source:
     def input_facts(self) -> dict[str, str]:
         """Return program and function as on the chief, and the tensors as this task reads them."""
         return {**self._loader.input_facts(), **self._facts}
+
+    def sharding(self) -> Sharding:
+        """Return how the share of a worker is determined."""
+        return self._loader.sharding()
 
     def batches(self, skip: int) -> Iterator[Batch]:
         """Yield the batches after the first `skip` ones."""

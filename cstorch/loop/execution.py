@@ -68,6 +68,7 @@ class FrontEnd:
 
     def __init__(self, loader: InputLoader, step: RecordedStep) -> None:
         self.inputs, self.input_facts, self.batches = loader.inputs, loader.input_facts, loader.batches
+        self.sharding = loader.sharding
         self._step = step
 
     def program(self) -> StepProgram:
@@ -248,6 +249,7 @@ def run_settings(loader: InputLoader, command: Command, steps: int | None = None
         seed=config.seed,
         fabric=config.fabric,
         options=config.options,
+        record_dir=config.model_dir,
     )
 
 

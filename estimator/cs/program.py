@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cs_runtime.files import write_text
-from cs_runtime.input_source import describe_function, input_facts
+from cs_runtime.input_source import Sharding, describe_function, input_facts
 from cs_runtime.program import StepProgram
 from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.step import TensorSpec
@@ -70,6 +70,10 @@ class ProgramInput:
         """Return the facts that identify this input, which worker and chief compare."""
         tensors = (f"{c.name} {c.dtype.name}{list(c.shape)}" for c in self.element.components)
         return input_facts(self._source.mode, self._source.input_fn, tensors)
+
+    def sharding(self) -> Sharding:
+        """Return how the share of a worker is determined: `input_fn` does it."""
+        return "program"
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Build the input again and yield its batches after the first `skip`."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from cs_runtime import tasks, terminal
 from cs_runtime.exits import report_errors
-from cs_runtime.input_source import input_facts, narrow_integers
+from cs_runtime.input_source import Sharding, input_facts, narrow_integers
 from cs_runtime.options import RunSettings
 from cs_runtime.program import State, StepProgram
 from cs_runtime.progress import StepEvents
@@ -57,6 +57,9 @@ class NumpyFrontEnd:
 
     def input_facts(self) -> Mapping[str, str]:
         return input_facts("train", batch, (f"{s.name} {s.dtype}{list(s.shape)}" for s in self.inputs()))
+
+    def sharding(self) -> Sharding:
+        return "global"
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
         task = tasks.current()

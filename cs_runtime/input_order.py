@@ -1,0 +1,120 @@
+"""The order of the input of a training run: its record in `model_dir`, and the check of a run that resumes.
+
+Batch p of a run is batch `p // V` of shard `p % V` of the input, where V is the number of shards. It is fixed
+when training starts, so the number of workers may change later where a worker can read any shard. The file
+`input_order.jsonl` has a line for every checkpoint, from which the run that resumes there continues.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cs_runtime.errors import InputChangedError, ModelDirError
+from cs_runtime.input_source import Sharding
+from cs_runtime.options import RunSettings
+from cs_toolkit.files import replace_file
+
+log = logging.getLogger("cs_runtime")
+
+FILE_NAME = "input_order.jsonl"
+# A program may read its state after every step; of a longer file the newer half is kept.
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """The input of a run at a checkpoint.
+
+    Attributes:
+        step: Global step of the checkpoint.
+        workers: Number of workers of the run.
+        shards: Number of shards over which the order is defined.
+        sharding: How the share of a worker is determined.
+    """
+
+    step: int
+    workers: int
+    shards: int
+    sharding: Sharding
+
+
+def read_record(model_dir: Path, step: int) -> InputRecord | None:
+    """Return the newest record of a checkpoint at this global step, or None."""
+    try:
+        lines = (model_dir / FILE_NAME).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    # A run that went back to an older checkpoint has added lines for the same steps again.
+    return next((record for line in reversed(lines) if (record := _parse(line, step)) is not None), None)
+
+
+def _parse(line: str, step: int) -> InputRecord | None:
+    """Return the record of a line; None for another step, or for a line that is damaged or incomplete."""
+    try:
+        found: Any = json.loads(line)
+        if found["step"] != step:
+            return None
+        names = InputRecord.__dataclass_fields__
+        return InputRecord(**{name: value for name, value in found.items() if name in names})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def append_record(model_dir: Path, record: InputRecord) -> None:
+    """Add the record of a checkpoint; call it before the checkpoint is written, so that each has one.
+
+    Raises:
+        ModelDirError: The directory is not writable or full.
+    """
+    try:
+        model_dir.mkdir(parents=True, exist_ok=True)
+        with (model_dir / FILE_NAME).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+            size = file.tell()
+        if size > _MAX_BYTES:
+            text = (model_dir / FILE_NAME).read_text(encoding="utf-8")
+            replace_file(model_dir / FILE_NAME, text[-_MAX_BYTES // 2 :].partition("\n")[2])
+    except OSError as error:
+        raise ModelDirError(model_dir, error) from error
+
+
+def start_record(settings: RunSettings, first_step: int, workers: int, sharding: Sharding) -> InputRecord:
+    """Return the record with which a training run starts or resumes.
+
+    Raises:
+        InputChangedError: The run that wrote the checkpoint had another number of workers, and the program
+            determines their shares.
+    """
+    shards = 1 if sharding == "global" else workers
+    record = InputRecord(first_step, workers, shards, sharding)
+    if not first_step:
+        return record
+    if settings.options.program_skips_batches:
+        log.warning(
+            "resuming at global step %d with an input that the program positions: unless input_fn skips what "
+            "earlier runs have read, the same records are used again (with input_position='toolkit' the "
+            "toolkit skips them)",
+            first_step,
+        )
+        return record
+    before = read_record(settings.record_dir or settings.model_dir, first_step)
+    if before is None:
+        log.info(
+            "no record of the input at global step %d in '%s': continuing as if %d worker(s) had read it",
+            *(first_step, settings.model_dir, workers),
+        )
+        return record
+    if before.workers == workers or sharding == "global":
+        return record
+    if not settings.options.allow_input_change:
+        raise InputChangedError(first_step, before.workers, workers)
+    log.warning(
+        "resuming at global step %d with %d worker(s) instead of %d, as allow_input_change permits: samples "
+        "are repeated and lost, because the program determines what each worker reads",
+        *(first_step, workers, before.workers),
+    )
+    return record

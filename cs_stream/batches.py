@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from cs_stream.errors import BatchShapeError, LayoutError
@@ -232,16 +231,6 @@ def wire_buffers(fields: Sequence[memoryview], padding: memoryview) -> list[memo
         if missing:
             buffers.append(padding[:missing])
     return buffers
-
-
-def digest(fields: Sequence[memoryview]) -> int:
-    """Return xxh3_64 of the fields' bytes in order, without padding."""
-    if len(fields) == 1:
-        return xxhash.xxh3_64_intdigest(fields[0])
-    state = xxhash.xxh3_64()
-    for view in fields:
-        state.update(view)
-    return state.intdigest()
 
 
 @dataclass(frozen=True, slots=True)

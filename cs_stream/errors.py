@@ -9,6 +9,7 @@
         ReplacedError        another process took over this worker's place (the launcher)
         ProtocolError        a frame that is not allowed in this state (a bug, or a foreign peer)
             ChecksumError    a payload that differs from the one sent (the network)
+            UnprovedError    a peer that does not prove that it knows the job's token
         WorkerLostError      a worker's connection is gone and nobody reconnected (the environment)
         WorkerFailedError    a worker's input function raised (the input function)
         StallError           no batch within the caller's time limit (the input function)
@@ -69,7 +70,11 @@ class ProtocolError(StreamingError, FrameError):
 
 
 class ChecksumError(ProtocolError):
-    """A payload arrived with another xxh3_64 digest than its header states."""
+    """The fields of a batch arrived with other bytes than the worker sent."""
+
+
+class UnprovedError(ProtocolError):
+    """The peer has not proved that it knows the job's token: it is no part of the job, or bytes changed."""
 
 
 class WorkerLostError(StreamingError):

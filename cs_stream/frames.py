@@ -1,37 +1,46 @@
-"""The frames of CSBS/1: a header of 64 bytes, little-endian, and a payload of `nbytes` bytes.
+"""The frames of CSBS/2: a header of 64 bytes, little-endian, and a payload of `nbytes` bytes.
 
     offset  0  magic 'CSBS'
-            4  u8  version, 1
+            4  u8  version, 2
             5  u8  type
             6  u16 flags
             8  u32 worker
            12  u32 generation of the connection (0 before WELCOME)
            16  u64 seq
            24  u64 nbytes of the payload
-           32  u64 xxh3_64 of the payload's fields (BATCH with FLAG_CHECKSUM; else 0)
-           40  24 zero bytes
+           32  16 bytes tag, the keyed digest of the frame (zeros in HELLO, and in ERR before CHALLENGE)
+           48  16 zero bytes
 
-    type     from    seq                            payload
-    HELLO    worker  0                              JSON, `messages.Hello`
-    WELCOME  system  first seq to send              JSON, `messages.Welcome`
-    BATCH    worker  number of the batch            fields in layout order, each padded to 64 bytes
-    CREDIT   system  every seq below may be sent    -
-    EOS      worker  number of batches in all       -
-    BYE      system  0                              -                   the normal end of the run
-    ERR      both    0                              JSON, `messages.Failure`; the connection ends
-    PING     both    0                              -                   FLAG_PONG marks the answer
+    type      from    seq                           payload
+    HELLO     worker  0                             JSON, `messages.Hello`
+    CHALLENGE system  0                             JSON, `messages.Challenge`
+    PROOF     worker  0                             -
+    WELCOME   system  first seq to send             JSON, `messages.Welcome`
+    BATCH     worker  number of the batch           fields in layout order, each padded to 64 bytes
+    CREDIT    system  every seq below may be sent   -
+    EOS       worker  number of batches in all      -
+    BYE       system  0                             -                   the normal end of the run
+    ERR       both    0                             JSON, `messages.Failure`; the connection ends
+    PING      both    0                             -                   FLAG_PONG marks the answer
 
-The digest is over the fields' own bytes, in layout order: padding is neither checked nor kept.
+The key of the tags is derived from the job's secret, the nonces in HELLO and CHALLENGE, and the content of
+HELLO. So the tag of CHALLENGE proves that the system knows the secret, and that of PROOF that the worker
+does. The secret itself is never sent, and frames of one connection are refused on any other. A tag covers the
+first 32 bytes of the header and the payload; of a BATCH the fields' own bytes, if it has FLAG_CHECKSUM:
+padding is neither checked nor kept.
 """
 
+import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from cs_stream.errors import ProtocolError
-from cs_toolkit.wire import HeaderFormat
+from cs_toolkit.sealing import TAG_BYTES, FrameKey
+from cs_toolkit.wire import Buffer, HeaderFormat, derive_key
 
 MAGIC = b"CSBS"
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 64
 MAX_HELLO_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 16
@@ -39,7 +48,9 @@ MAX_TEXT_BYTES = 1 << 16
 FLAG_CHECKSUM = 1
 FLAG_PONG = 1
 
-_RESERVED = bytes(24)
+_TAGGED_BYTES = 32
+_NO_TAG = bytes(TAG_BYTES)
+_RESERVED = bytes(16)
 
 
 class FrameType(IntEnum):
@@ -53,13 +64,16 @@ class FrameType(IntEnum):
     BYE = 6
     ERR = 7
     PING = 8
+    CHALLENGE = 9
+    PROOF = 10
 
 
-_FORMAT = HeaderFormat(MAGIC, VERSION, FrameType, "HIIQQQ24s")
+_FORMAT = HeaderFormat(MAGIC, VERSION, FrameType, "HIIQQ16s16s")
 
 # A BATCH is bounded by the layout, which the state machine knows.
 _MAX_PAYLOAD_BYTES = {
     FrameType.HELLO: MAX_HELLO_BYTES,
+    FrameType.CHALLENGE: MAX_TEXT_BYTES,
     FrameType.WELCOME: MAX_TEXT_BYTES,
     FrameType.ERR: MAX_TEXT_BYTES,
     FrameType.BATCH: (1 << 64) - 1,
@@ -76,8 +90,8 @@ class Header:
     generation: int
     seq: int = 0
     nbytes: int = 0
-    checksum: int = 0
     flags: int = 0
+    tag: bytes = _NO_TAG
 
     def encode(self) -> bytes:
         """Return the 64 bytes on the wire."""
@@ -88,7 +102,7 @@ class Header:
             self.generation,
             self.seq,
             self.nbytes,
-            self.checksum,
+            self.tag,
             _RESERVED,
         )
 
@@ -100,7 +114,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
         FrameError: not a header of this version of the protocol.
         ProtocolError: flags that the type does not have, or a payload that it must not have.
     """
-    frame_type, flags, worker, generation, seq, nbytes, checksum, reserved = _FORMAT.unpack(data)
+    frame_type, flags, worker, generation, seq, nbytes, tag, reserved = _FORMAT.unpack(data)
     if flags & ~_ALLOWED_FLAGS.get(frame_type, 0):
         raise ProtocolError(f"{frame_type.name} flags: got {flags:#x}, which this type does not have")
     limit = _MAX_PAYLOAD_BYTES.get(frame_type, 0)
@@ -108,9 +122,62 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
         raise ProtocolError(f"{frame_type.name} nbytes: got {nbytes}, expected at most {limit}")
     if reserved != _RESERVED:
         raise ProtocolError(f"{frame_type.name} reserved bytes: got {reserved.hex()}, expected zeros")
-    if checksum and not (frame_type is FrameType.BATCH and flags & FLAG_CHECKSUM):
-        raise ProtocolError(f"{frame_type.name} checksum: got {checksum:#x}, expected 0 without its flag")
-    return Header(frame_type, worker, generation, seq, nbytes, checksum, flags)
+    return Header(frame_type, worker, generation, seq, nbytes, flags, tag)
+
+
+class FrameTags:
+    """The tags of the frames of a connection.
+
+    Frames other than BATCH are counted at both ends, so that none can be repeated, moved or left out; a BATCH
+    has its seq.
+
+    Args:
+        secret: The job's secret.
+        worker_nonce, system_nonce: Nonces of this connection.
+        hello: Payload of HELLO.
+        is_system: This is the system's end.
+    """
+
+    # Streams of the key.
+    _WORKER, _SYSTEM, _BATCHES = range(3)
+
+    def __init__(
+        self, secret: str, worker_nonce: str, system_nonce: str, hello: bytes, is_system: bool
+    ) -> None:
+        self._key = FrameKey(derive_key(secret, "data plane", worker_nonce, system_nonce, hello.hex()))
+        self._own, self._peer = (self._SYSTEM, self._WORKER) if is_system else (self._WORKER, self._SYSTEM)
+        self._sent = self._received = 0
+
+    def encode(self, header: Header, payload: bytes = b"") -> bytes:
+        """Return the bytes of the next frame to send, which is not a BATCH."""
+        head = header.encode()[:_TAGGED_BYTES]
+        tag = self._key.tag(self._own, self._sent, head, [payload])
+        self._sent += 1
+        return head + tag + _RESERVED + payload
+
+    def check(self, header: Header, payload: bytes) -> None:
+        """Check the next received frame, which is not a BATCH.
+
+        Raises:
+            ProtocolError: the peer has not sent it like this, or does not know the secret.
+        """
+        head = header.encode()[:_TAGGED_BYTES]
+        if not self._key.is_tag(header.tag, self._peer, self._received, head, [payload]):
+            raise ProtocolError(f"{header.type.name}: its tag is not that of its content")
+        self._received += 1
+
+    def encode_batch(self, header: Header, fields: Sequence[Buffer]) -> bytes:
+        """Return the header of a BATCH with its tag."""
+        head = header.encode()[:_TAGGED_BYTES]
+        return head + self._batch_tag(header, head, fields) + _RESERVED
+
+    def is_batch_intact(self, header: Header, fields: Sequence[Buffer]) -> bool:
+        """Return True if the header and the fields of a BATCH have arrived as they were sent."""
+        tag = self._batch_tag(header, header.encode()[:_TAGGED_BYTES], fields)
+        return hmac.compare_digest(header.tag, tag)
+
+    def _batch_tag(self, header: Header, head: bytes, fields: Sequence[Buffer]) -> bytes:
+        return self._key.tag(self._BATCHES, header.seq, head, fields if header.flags & FLAG_CHECKSUM else ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from cs_stream.batches import Slot, digest
+from cs_stream.batches import Slot
 from cs_stream.frames import HEADER_BYTES
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
 from cs_stream.protocol import (
     HelloReceived,
+    ProofReceived,
     ReadControl,
     ReadPayload,
     ServerConnection,
@@ -52,7 +53,6 @@ class ServerLink:
         self._socket_lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._checksum = False
         self._scratch = memoryview(bytearray(HEADER_BYTES))
 
     @property
@@ -62,21 +62,34 @@ class ServerLink:
 
     # -- the link's own thread ---------------------------------------------------------------------------
 
-    def receive_hello(self, limit_s: float) -> Hello:
-        """Wait for HELLO.
+    def receive_hello(self, deadline_s: float) -> Hello:
+        """Wait for HELLO, until a monotonic time.
 
         Raises:
             FrameError: the peer speaks another protocol.
             PeerGoneError: it disconnected.
-            PeerSilentError: HELLO was not complete within `limit_s`.
+            PeerSilentError: HELLO was not complete in time.
         """
-        deadline_s = time.monotonic() + limit_s
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         while True:
             for event in self._receive(None, deadline_s):
                 if isinstance(event, HelloReceived):
                     self._scratch = memoryview(bytearray(HEADER_BYTES))
                     return event.hello
+
+    def challenge(self, secret: str, deadline_s: float) -> None:
+        """Exchange proofs of the job's secret with the peer, until a monotonic time.
+
+        Raises:
+            FrameError: the peer does not know the secret; the ERR frame is queued.
+            PeerGoneError: it disconnected.
+            PeerSilentError: its proof was not complete in time.
+        """
+        with self._core_lock:
+            self._core.challenge(secret)
+        self.flush()
+        while ProofReceived() not in self._receive(None, deadline_s):
+            pass
 
     def receive(self, slot_for: Callable[[int], Slot]) -> list[ServerEvent]:
         """Wait for the next events of the stream; none when this end is over.
@@ -112,9 +125,9 @@ class ServerLink:
                 assert slot_for is not None, "a payload before WELCOME"
                 slot = slot_for(seq)
                 self._connection.receive(slot.buffers)
-                checksum = digest(slot.fields) if self._checksum else 0
+                is_intact = self._core.is_intact(slot.fields)
                 with self._core_lock:
-                    return self._core.payload_received(checksum)
+                    return self._core.payload_received(is_intact)
             case None:
                 return []
 
@@ -155,7 +168,6 @@ class ServerLink:
     def accept(self, welcome: Welcome, payload_bytes: int, window: int) -> None:
         """Queue WELCOME, after which the peer may send batches. Arguments as of `ServerConnection.accept`."""
         self._connection.limit_receive(welcome.liveness_s)
-        self._checksum = welcome.checksum
         with self._core_lock:
             self._core.accept(welcome, self.worker, self.generation, payload_bytes, window)
 

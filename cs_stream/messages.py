@@ -1,6 +1,6 @@
-"""The JSON payloads of HELLO, WELCOME and ERR, parsed strictly and with size limits."""
+"""The JSON payloads of HELLO, CHALLENGE, WELCOME and ERR, parsed strictly and with size limits."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from cs_stream.frames import MAX_TEXT_BYTES, VERSION
@@ -34,10 +34,13 @@ class ErrorCode(StrEnum):
     STOPPED = "stopped"
     """The run was stopped, for the reason in the text."""
 
-    @property
-    def retryable(self) -> bool:
-        """True if the worker connects again."""
-        return self in {ErrorCode.NO_RUN, ErrorCode.BUSY, ErrorCode.TIMEOUT, ErrorCode.CHECKSUM}
+
+# After these a worker connects again.
+_RETRYABLE = frozenset({ErrorCode.NO_RUN, ErrorCode.BUSY, ErrorCode.TIMEOUT})
+# The network may be the cause: connecting again helps, unless it happens every time.
+_DAMAGE = frozenset({ErrorCode.CHECKSUM, ErrorCode.PROTOCOL})
+# A worker accepts these from a peer that has not proved that it knows the job's secret.
+_UNPROVED = frozenset({ErrorCode.NO_RUN, ErrorCode.BUSY, ErrorCode.PROTOCOL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Hello:
 
     Attributes:
         job_id: The launcher's job.
-        token: The job's secret; not part of `repr`.
+        nonce: Random text of this connection.
         worker: Index, 0 to num_workers - 1.
         num_workers: Number of workers of the run.
         layout: JSON form of the `BatchLayout`.
@@ -61,7 +64,7 @@ class Hello:
     """
 
     job_id: str
-    token: str = field(repr=False)
+    nonce: str
     worker: int
     num_workers: int
     layout: object
@@ -80,7 +83,7 @@ class Hello:
             {
                 "protocol": [self.protocol_min, self.protocol_max],
                 "job_id": self.job_id,
-                "token": self.token,
+                "nonce": self.nonce,
                 "worker": self.worker,
                 "num_workers": self.num_workers,
                 "layout": self.layout,
@@ -104,7 +107,7 @@ class Hello:
         low, high = fields.pair("protocol")
         return cls(
             job_id=fields.text("job_id"),
-            token=fields.text("token"),
+            nonce=fields.text("nonce"),
             worker=fields.integer("worker"),
             num_workers=fields.integer("num_workers"),
             layout=fields.anything("layout"),
@@ -117,6 +120,30 @@ class Hello:
             protocol_min=low,
             protocol_max=high,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The system's answer to HELLO.
+
+    Attributes:
+        nonce: Random text of this connection.
+    """
+
+    nonce: str
+
+    def encode(self) -> bytes:
+        """Encode the JSON payload."""
+        return encode_json({"nonce": self.nonce})
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Challenge":
+        """Decode the JSON payload.
+
+        Raises:
+            FrameError: not JSON of this form.
+        """
+        return cls(_fields("CHALLENGE", payload).text("nonce"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +212,18 @@ class Failure:
 
     @property
     def retryable(self) -> bool:
-        """True if a worker that gets this connects again."""
-        return self.code in set(ErrorCode) and ErrorCode(self.code).retryable
+        """True if a worker that gets this connects again, however often it happens."""
+        return self.code in _RETRYABLE
+
+    @property
+    def is_damage(self) -> bool:
+        """True if the network may be the cause: a worker that gets this connects again some times."""
+        return self.code in _DAMAGE
+
+    @property
+    def needs_no_proof(self) -> bool:
+        """True if a worker accepts it from a peer that has not proved that it knows the job's secret."""
+        return self.code in _UNPROVED
 
     def encode(self) -> bytes:
         """Encode the JSON payload; of long texts the text keeps its start, the detail its end."""

@@ -3,35 +3,40 @@
 The caller passes received bytes to `receive_data`, which returns events, and sends the bytes of
 `data_to_send`. The payload of a BATCH never passes through here: `wants()` tells the caller on the system's
 side that the next bytes of the stream are the payload of batch `seq`; it receives them into their slot, and
-reports their digest.
+reports whether they are intact.
 
     system's end (ServerConnection)            worker's end (WorkerConnection)
-    AWAIT_HELLO --HELLO--> DECIDING            AWAIT_WELCOME --WELCOME--> STREAMING (or ENDED)
+    AWAIT_HELLO --HELLO--> IDENTIFYING         AWAIT_CHALLENGE --CHALLENGE--> AWAIT_WELCOME
+    IDENTIFYING --challenge()--> AWAIT_PROOF   AWAIT_CHALLENGE --ERR--> CLOSED
+    AWAIT_PROOF --PROOF--> DECIDING            AWAIT_WELCOME --WELCOME--> STREAMING (or ENDED)
     DECIDING --accept()--> STREAMING           STREAMING --CREDIT, PING--> STREAMING
     STREAMING --BATCH--> PAYLOAD --> STREAMING STREAMING --end_of_input()--> ENDED
-    STREAMING --EOS--> ENDED                   any --BYE, ERR--> CLOSED
+    STREAMING --EOS--> ENDED                   any later --BYE, ERR--> CLOSED
     any --bye(), fail(), ERR--> CLOSED
 
-Any transition that is not in the tables below raises ProtocolError, queues an ERR frame for the peer, and
-closes the connection.
+From CHALLENGE on, each frame has a tag (`frames.FrameTags`). Any transition that is not in the tables below,
+and any frame with a wrong tag, raises ProtocolError, queues an ERR frame for the peer, and closes the
+connection.
 
 Flow control uses absolute credit: CREDIT contains the seq up to which (exclusive) batches may be sent.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from cs_stream.errors import ChecksumError, ProtocolError
+from cs_stream.errors import ChecksumError, ProtocolError, UnprovedError
 from cs_stream.frames import (
     FLAG_CHECKSUM,
     FLAG_PONG,
     Frame,
     FrameBuffer,
+    FrameTags,
     FrameType,
     Header,
 )
-from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
-from cs_toolkit.wire import ForeignBytesError, FrameError
+from cs_stream.messages import Challenge, ErrorCode, Failure, Hello, Welcome
+from cs_toolkit.wire import Buffer, ForeignBytesError, FrameError, new_nonce
 
 
 class ServerState(Enum):
@@ -39,8 +44,12 @@ class ServerState(Enum):
 
     AWAIT_HELLO = "await-hello"
     """Nothing has been received yet."""
+    IDENTIFYING = "identifying"
+    """HELLO has arrived; `challenge` or `fail` comes next, and nothing may be received before."""
+    AWAIT_PROOF = "await-proof"
+    """CHALLENGE is queued or sent."""
     DECIDING = "deciding"
-    """HELLO has arrived; `accept` or `fail` comes next, and nothing may be received before."""
+    """The worker knows the secret; `accept` or `fail` comes next, and nothing may be received before."""
     STREAMING = "streaming"
     """Between two frames of a welcomed worker."""
     PAYLOAD = "payload"
@@ -54,8 +63,10 @@ class ServerState(Enum):
 class WorkerState(Enum):
     """State of the worker's end of a connection."""
 
-    AWAIT_WELCOME = "await-welcome"
+    AWAIT_CHALLENGE = "await-challenge"
     """HELLO is queued or sent."""
+    AWAIT_WELCOME = "await-welcome"
+    """The system knows the secret, and PROOF is queued or sent."""
     STREAMING = "streaming"
     """Batches may be sent within the credit."""
     ENDED = "ended"
@@ -65,7 +76,8 @@ class WorkerState(Enum):
 
 
 _SERVER_MOVES = {
-    (ServerState.AWAIT_HELLO, FrameType.HELLO): ServerState.DECIDING,
+    (ServerState.AWAIT_HELLO, FrameType.HELLO): ServerState.IDENTIFYING,
+    (ServerState.AWAIT_PROOF, FrameType.PROOF): ServerState.DECIDING,
     (ServerState.STREAMING, FrameType.BATCH): ServerState.PAYLOAD,
     (ServerState.STREAMING, FrameType.EOS): ServerState.ENDED,
     (ServerState.STREAMING, FrameType.PING): ServerState.STREAMING,
@@ -75,6 +87,8 @@ _SERVER_MOVES = {
 }
 
 _WORKER_MOVES = {
+    (WorkerState.AWAIT_CHALLENGE, FrameType.CHALLENGE): WorkerState.AWAIT_WELCOME,
+    (WorkerState.AWAIT_CHALLENGE, FrameType.ERR): WorkerState.CLOSED,
     (WorkerState.AWAIT_WELCOME, FrameType.WELCOME): WorkerState.STREAMING,
     (WorkerState.AWAIT_WELCOME, FrameType.BYE): WorkerState.CLOSED,
     (WorkerState.AWAIT_WELCOME, FrameType.ERR): WorkerState.CLOSED,
@@ -106,9 +120,14 @@ class ReadPayload:
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """A worker wants to join: `accept` or `fail` it."""
+    """A worker, or somebody who claims to be one, wants to join: `challenge` or `fail` it."""
 
     hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class ProofReceived:
+    """The worker knows the secret and has sent its HELLO for this connection: `accept` or `fail` it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +170,7 @@ class RunEnded:
     """The run has ended normally (BYE)."""
 
 
-ServerEvent = HelloReceived | BatchReceived | InputEnded | ErrorReceived
+ServerEvent = HelloReceived | ProofReceived | BatchReceived | InputEnded | ErrorReceived
 WorkerEvent = Welcomed | CreditGranted | RunEnded | ErrorReceived
 
 
@@ -171,6 +190,9 @@ class ServerConnection:
         self._worker = 0
         self._generation = 0
         self._checksum = True
+        self._hello = b""
+        self._worker_nonce = ""
+        self._tags: FrameTags | None = None
         self._payload_bytes = 0
         self._grantable = 0
         self._low_credit = 0
@@ -179,8 +201,8 @@ class ServerConnection:
         self._output = bytearray()
 
     def wants(self) -> ReadControl | ReadPayload | None:
-        """Return what to read next from the stream; None while deciding and when closed."""
-        if self.state in (ServerState.DECIDING, ServerState.CLOSED):
+        """Return what to read next from the stream; None while identifying, deciding and when closed."""
+        if self.state in (ServerState.IDENTIFYING, ServerState.DECIDING, ServerState.CLOSED):
             return None
         if self._pending is not None:
             return ReadPayload(self._pending.seq, self._pending.nbytes)
@@ -206,11 +228,20 @@ class ServerConnection:
             self.fail(Failure(ErrorCode.PROTOCOL, str(error)))
             raise
 
-    def payload_received(self, checksum: int) -> list[ServerEvent]:
-        """Report that the payload is in its slot; `checksum` is its digest, 0 if none was agreed.
+    def is_intact(self, fields: Sequence[Buffer]) -> bool:
+        """Return True if the fields of the batch whose payload has come next are those that were sent.
+
+        It takes time, and needs none of the state that other calls change.
+        """
+        assert self._tags is not None
+        assert self._pending is not None, "no payload is expected"
+        return self._tags.is_batch_intact(self._pending, fields)
+
+    def payload_received(self, is_intact: bool) -> list[ServerEvent]:
+        """Report that the payload is in its slot.
 
         Raises:
-            ChecksumError: it differs from the digest in the header; the connection is closed.
+            ChecksumError: it is not intact; the connection is closed.
             ValueError: no payload is expected (a bug of the caller).
         """
         header = self._pending
@@ -219,8 +250,9 @@ class ServerConnection:
         self._pending = None
         if self.state is ServerState.CLOSED:
             return []
-        if self._checksum and checksum != header.checksum:
-            text = f"checksum of batch {header.seq}: got {checksum:016x}, expected {header.checksum:016x}"
+        if not is_intact:
+            # Without the digests: the right one for changed bytes would help to forge others.
+            text = f"checksum of batch {header.seq}: its bytes are not those that the worker sent"
             self.fail(Failure(ErrorCode.CHECKSUM, text))
             raise ChecksumError(text)
         self.state = ServerState.STREAMING
@@ -228,13 +260,27 @@ class ServerConnection:
         self._send_credit_if_low()
         return [BatchReceived(header.seq)]
 
+    def challenge(self, secret: str, nonce: str | None = None) -> None:
+        """Prove to the peer whose HELLO has arrived that this side knows the job's secret, and ask the same.
+
+        Args:
+            secret: The secret of the job that it names.
+            nonce: Random text of this connection; None makes one.
+        """
+        if self.state is not ServerState.IDENTIFYING:
+            raise ValueError(f"got challenge in state {self.state.value}")
+        challenge = Challenge(nonce or new_nonce())
+        self._tags = FrameTags(secret, self._worker_nonce, challenge.nonce, self._hello, is_system=True)
+        self.state = ServerState.AWAIT_PROOF
+        self._send(FrameType.CHALLENGE, payload=challenge.encode())
+
     def accept(
         self, welcome: Welcome, worker: int, generation: int, payload_bytes: int, window: int = 1
     ) -> None:
-        """Accept the worker whose HELLO has arrived.
+        """Accept the worker whose PROOF has arrived.
 
         Args:
-            welcome: The answer to it.
+            welcome: The answer to its HELLO.
             worker: Its index, for the headers.
             generation: Generation of the connection, for the headers.
             payload_bytes: Size of every batch's payload.
@@ -287,8 +333,8 @@ class ServerConnection:
         return data
 
     def _send(self, frame_type: FrameType, *, seq: int = 0, flags: int = 0, payload: bytes = b"") -> None:
-        header = Header(frame_type, self._worker, self._generation, seq, len(payload), flags=flags)
-        self._output += header.encode() + payload
+        header = Header(frame_type, self._worker, self._generation, seq, len(payload), flags)
+        self._output += _encode(self._tags, header, payload)
 
     def _receive_frame(self, frame: Frame) -> list[ServerEvent]:
         header = frame.header
@@ -301,10 +347,17 @@ class ServerConnection:
                 f"{header.type.name} origin: got worker {header.worker} generation {header.generation}, "
                 f"expected worker {self._worker} generation {self._generation}"
             )
+        # The tag of a BATCH is checked with its payload.
+        if self._tags is not None and header.type is not FrameType.BATCH:
+            self._tags.check(header, frame.payload)
         events: list[ServerEvent] = []
         match header.type:
             case FrameType.HELLO:
-                events = [HelloReceived(Hello.decode(frame.payload))]
+                hello = Hello.decode(frame.payload)
+                self._hello, self._worker_nonce, self._worker = frame.payload, hello.nonce, header.worker
+                events = [HelloReceived(hello)]
+            case FrameType.PROOF:
+                events = [ProofReceived()]
             case FrameType.BATCH:
                 self._check_batch(header)
                 self._pending = header
@@ -341,23 +394,30 @@ class ServerConnection:
 class WorkerConnection:
     """The worker's end of a connection; HELLO is queued from the start.
 
+    Args:
+        hello: Its HELLO, with a nonce that no other connection has.
+        secret: The job's secret.
+
     Attributes:
         state: The state.
         next_seq: The batch to send next.
         limit: Batches with a seq below it may be sent.
-        checksum: Whether BATCH headers have a digest; known once WELCOME has arrived.
+        checksum: Whether the tags of batches cover their fields; known once WELCOME has arrived.
     """
 
-    def __init__(self, hello: Hello) -> None:
-        self.state = WorkerState.AWAIT_WELCOME
+    def __init__(self, hello: Hello, secret: str) -> None:
+        self.state = WorkerState.AWAIT_CHALLENGE
         self.next_seq = 0
         self.limit = 0
         self.checksum = hello.checksum
         self._worker = hello.worker
         self._generation = 0
+        self._secret = secret
+        self._nonce, self._hello = hello.nonce, hello.encode()
+        self._tags: FrameTags | None = None
         self._buffer = FrameBuffer()
         self._output = bytearray()
-        self._send(FrameType.HELLO, payload=hello.encode())
+        self._send(FrameType.HELLO, payload=self._hello)
 
     @property
     def credit(self) -> int:
@@ -385,22 +445,29 @@ class WorkerConnection:
             raise
         return events
 
-    def batch_header(self, nbytes: int, checksum: int) -> bytes:
+    def batch_header(self, nbytes: int, fields: Sequence[Buffer]) -> bytes:
         """Return the header of the next batch, to be sent immediately before its payload.
+
+        It takes time, and needs no credit yet.
 
         Args:
             nbytes: Payload size, padding included.
-            checksum: xxh3_64 of the fields; ignored if no checksum is agreed.
+            fields: The fields' bytes.
+        """
+        assert self._tags is not None, "a batch before WELCOME"
+        flags = FLAG_CHECKSUM if self.checksum else 0
+        header = Header(FrameType.BATCH, self._worker, self._generation, self.next_seq, nbytes, flags)
+        return self._tags.encode_batch(header, fields)
+
+    def count_batch(self) -> None:
+        """Count the next batch as sent.
 
         Raises:
             ValueError: there is no credit (a bug of the caller).
         """
         if self.credit < 1:
             raise ValueError(f"got batch {self.next_seq}, expected credit; limit {self.limit}")
-        flags, digest = (FLAG_CHECKSUM, checksum) if self.checksum else (0, 0)
-        header = Header(FrameType.BATCH, self._worker, self._generation, self.next_seq, nbytes, digest, flags)
         self.next_seq += 1
-        return header.encode()
 
     def end_of_input(self) -> None:
         """State that `next_seq` batches are the whole input; no effect unless streaming."""
@@ -427,19 +494,26 @@ class WorkerConnection:
 
     def _send(self, frame_type: FrameType, *, seq: int = 0, payload: bytes = b"") -> None:
         header = Header(frame_type, self._worker, self._generation, seq, len(payload))
-        self._output += header.encode() + payload
+        self._output += _encode(self._tags, header, payload)
 
     def _receive_frame(self, frame: Frame) -> list[WorkerEvent]:
         header = frame.header
         move = _WORKER_MOVES.get((self.state, header.type))
         if move is None:
             raise ProtocolError(f"got a {header.type.name} frame in state {self.state.value}")
-        if self.state is not WorkerState.AWAIT_WELCOME and header.generation != self._generation:
+        if header.type is FrameType.CHALLENGE:
+            self._answer(frame)
+        elif self._tags is not None:
+            self._tags.check(header, frame.payload)
+        is_assigned = self.state in (WorkerState.STREAMING, WorkerState.ENDED)
+        if is_assigned and header.generation != self._generation:
             raise ProtocolError(
                 f"generation of {header.type.name}: got {header.generation}, expected {self._generation}"
             )
         events: list[WorkerEvent] = []
         match header.type:
+            case FrameType.CHALLENGE:
+                self._send(FrameType.PROOF)
             case FrameType.WELCOME:
                 welcome = Welcome.decode(frame.payload, header.seq)
                 if header.worker != self._worker:
@@ -458,8 +532,27 @@ class WorkerConnection:
             case FrameType.BYE:
                 events = [RunEnded()]
             case FrameType.ERR:
-                events = [ErrorReceived(Failure.decode(frame.payload))]
+                failure = Failure.decode(frame.payload)
+                if self._tags is None and not failure.needs_no_proof:
+                    raise UnprovedError(
+                        f"got an ERR frame ({failure.code}: {failure.text}) from a peer that has not proved "
+                        "that it knows the job's token"
+                    )
+                events = [ErrorReceived(failure)]
             case _ if not header.flags & FLAG_PONG:
                 raise ProtocolError("PING: got a question from the system, expected only answers")
         self.state = move
         return events
+
+    def _answer(self, challenge: Frame) -> None:
+        nonce = Challenge.decode(challenge.payload).nonce
+        tags = FrameTags(self._secret, self._nonce, nonce, self._hello, is_system=False)
+        try:
+            tags.check(challenge.header, challenge.payload)
+        except ProtocolError:
+            raise UnprovedError("token: the peer has not proved that it knows this job's own") from None
+        self._tags = tags
+
+
+def _encode(tags: FrameTags | None, header: Header, payload: bytes) -> bytes:
+    return header.encode() + payload if tags is None else tags.encode(header, payload)

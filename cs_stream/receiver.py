@@ -22,6 +22,7 @@ import logging
 import selectors
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -67,7 +68,7 @@ class Receiver:
     Args:
         host: Address to listen on; loopback by default.
         port: TCP port; 0 takes a free one, see `address`.
-        handshake_timeout_s: How long a connection may take to send a complete HELLO.
+        handshake_timeout_s: How long a connection may take to prove that it belongs to a job.
 
     Attributes:
         address: Host and port of the listener.
@@ -83,7 +84,9 @@ class Receiver:
         self.address: tuple[str, int] = (bound[0], bound[1])
         self._lock = threading.Lock()
         self._runs: dict[str, BatchRing] = {}
-        self._ended: collections.deque[tuple[str, RunEnd]] = collections.deque(maxlen=_REMEMBERED_RUNS)
+        self._ended: collections.deque[tuple[str, RunSpec, RunEnd]] = collections.deque(
+            maxlen=_REMEMBERED_RUNS
+        )
         self._links: set[ServerLink] = set()
         self._handshakes = 0
         self._is_closed = False
@@ -134,7 +137,7 @@ class Receiver:
     def _retire_run(self, ring: BatchRing, end: RunEnd) -> None:
         with self._lock:
             self._runs.pop(ring.spec.job_id, None)
-            self._ended.append((ring.run_id, end))
+            self._ended.append((ring.run_id, ring.spec, end))
 
     # -- the listener's thread ---------------------------------------------------------------------------
 
@@ -184,16 +187,16 @@ class Receiver:
         ring = None
         reason = "the connection ended"
         try:
-            hello = self._receive_hello(link)
-            ring, answer = self._find_run(hello)
-            if ring is not None:
-                answer = ring.attach(link, hello)
+            hello, found, answer = self._shake_hands(link)
+            if found is not None:
+                answer = found.attach(link, hello)
             # Without a generation, `attach` has refused the link.
-            if ring is None or not link.generation:
+            if found is None or not link.generation:
                 link.queue_end(answer)
                 text = "the run is over" if answer is None else answer.text
                 _log.warning("rejecting worker %d at %s: %s", hello.worker, link.peer, text)
                 return
+            ring = found
             slot_for = functools.partial(ring.slot_for, link)
             while events := link.receive(slot_for):
                 for event in events:
@@ -214,27 +217,33 @@ class Receiver:
             with self._lock:
                 self._links.discard(link)
 
-    def _receive_hello(self, link: ServerLink) -> Hello:
+    def _shake_hands(self, link: ServerLink) -> tuple[Hello, BatchRing | None, Failure | None]:
+        """Return HELLO, and the open run of the worker, or None and the reply to send (None means BYE)."""
+        deadline_s = time.monotonic() + self._handshake_timeout_s
         try:
             if self._handshakes > _MAX_HANDSHAKES:
                 link.queue_end(Failure(ErrorCode.BUSY, "too many simultaneous connections; try again"))
                 raise _DisconnectError(f"more than {_MAX_HANDSHAKES} simultaneous handshakes")
-            return link.receive_hello(self._handshake_timeout_s)
+            hello = link.receive_hello(deadline_s)
+            spec, ring, answer = self._find_run(hello)
+            if spec is not None:
+                link.challenge(spec.token, deadline_s)
+            return hello, ring, answer
         finally:
             with self._lock:
                 self._handshakes -= 1
 
-    def _find_run(self, hello: Hello) -> tuple[BatchRing | None, Failure | None]:
-        """Return the open run that a worker asks for; or None and the reply to send (None means BYE)."""
+    def _find_run(self, hello: Hello) -> tuple[RunSpec | None, BatchRing | None, Failure | None]:
+        """Return the run that a worker asks for; without an open ring, the reply to send (None means BYE)."""
         with self._lock:
+            for run_id, spec, end in self._ended:
+                # It is reconnecting to a run that has ended in the meantime, not to the job's next one.
+                if (spec.job_id, run_id) == (hello.job_id, hello.run_id):
+                    return spec, None, end.failure
             ring = self._runs.get(hello.job_id)
-            ended = dict(self._ended).get(hello.run_id)
-        if ended is not None:
-            # The worker is reconnecting to a run that has ended in the meantime, not to the job's next one.
-            return None, ended.failure
         if ring is None:
-            return None, Failure(ErrorCode.NO_RUN, f"no run of job {hello.job_id!r} is open")
-        return ring, None
+            return None, None, Failure(ErrorCode.NO_RUN, f"no run of job {hello.job_id!r} is open")
+        return ring.spec, ring, None
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -29,7 +29,6 @@ from cs_stream.errors import (
 )
 from cs_stream.frames import VERSION
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
-from cs_toolkit.wire import is_proof
 
 
 def position_of(worker: int, seq: int, num_workers: int) -> int:
@@ -52,7 +51,7 @@ class RunSpec:
 
     Args:
         job_id: The launcher's job; a job has at most one open run.
-        token: The job's secret, which every worker must state; not part of `repr`.
+        token: The job's secret, which every worker must know; not part of `repr`.
         num_workers: Number of workers N.
         layout: Layout of the batches.
         input_digest: Digest of program and parameters that every worker must state; compared, never
@@ -221,11 +220,9 @@ class RunState:
     def refusal(self, hello: Hello) -> Failure | None:
         """Return why this worker is refused, or None.
 
-        A wrong token reveals nothing about the run. All other differences are reported together. They also
+        The worker has proved that it belongs to the job. All differences are reported together. They also
         end the run, which would wait in vain for that worker, unless another process has its place.
         """
-        if not is_proof(hello.token, self.spec.token):
-            return Failure(ErrorCode.REFUSED, "token: got another one, expected the job's own")
         differences = self._differences(hello)
         if differences:
             served = hello.worker < self.spec.num_workers and self._workers[hello.worker].connects > 0
@@ -293,6 +290,7 @@ class RunState:
         worker.received += 1
         worker.batches += 1
         worker.size_bytes += self.spec.layout.nbytes
+        worker.corrupted = 0
         self._mark_starved(worker, now_s)
         return True
 
@@ -320,12 +318,15 @@ class RunState:
             worker.phase, worker.failure, worker.last_error = WorkerPhase.FAILED, failure, failure.text
 
     def record_corruption(self, index: int, text: str) -> bool:
-        """Record a corrupted payload of the worker; return whether it is to be resent, or the run fails."""
+        """Record a corrupted payload of the worker; return whether it is to be resent, or the run fails.
+
+        The run fails if the batch that is sent once more is corrupted too.
+        """
         worker = self._workers[index]
         worker.corrupted += 1
         if worker.corrupted > 1 and self._error is None:
             self._error = ChecksumError(
-                f"{worker}: {text}; {worker.corrupted} batches of it arrived corrupted: check the network "
+                f"{worker}: {text}, and it arrived corrupted {worker.corrupted} times: check the network "
                 f"between {worker.host} and the CS system"
             )
         return self._error is None

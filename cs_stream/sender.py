@@ -19,12 +19,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from cs_stream.batches import ALIGNMENT_BYTES, Array, BatchLayout, byte_view, conform, digest, wire_buffers
-from cs_stream.errors import ConnectError, ProtocolError, RefusedError, ReplacedError
+from cs_stream.batches import ALIGNMENT_BYTES, Array, BatchLayout, byte_view, conform, wire_buffers
+from cs_stream.errors import ConnectError, ProtocolError, RefusedError, ReplacedError, UnprovedError
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import RunEnded
 from cs_stream.session import Session, SessionEnd, SessionOverError, StoppedHereError
-from cs_toolkit.wire import ForeignBytesError, connect, name_of
+from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError, connect, name_of, new_nonce
 
 __all__ = ["SendSummary", "Sender", "WorkerIdentity"]
 
@@ -35,6 +35,8 @@ STOPPED_HERE = "stopped by this process"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _LINE_EVERY_S = 10.0
+# How many connections in sequence may end with damaged bytes before a batch has arrived.
+_MAX_DAMAGED = 5
 _Result = TypeVar("_Result")
 
 _PADDING = memoryview(bytes(ALIGNMENT_BYTES))
@@ -117,7 +119,7 @@ class Sender:
             chief has opened the run.
         reconnect_timeout_s: The same after a broken connection.
         handshake_timeout_s: How long an attempt may take.
-        checksum: Offer digests of the batches; the system decides.
+        checksum: Offer digests that cover the content of the batches; the system decides.
     """
 
     def __init__(
@@ -139,6 +141,8 @@ class Sender:
         self._handshake_timeout_s = handshake_timeout_s
         self._checksum = checksum
         self._instance = self._run_id = ""
+        self._damaged = 0
+        self._last_seq = 0
         self._pause_s = _FIRST_PAUSE_S
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -164,6 +168,7 @@ class Sender:
         """
         tally = _Tally(time.monotonic())
         self._instance, self._run_id, self._pause_s = uuid.uuid4().hex, "", _FIRST_PAUSE_S
+        self._damaged = self._last_seq = 0
         timeout_s = self._connect_timeout_s
         while True:
             session = self._connect(timeout_s)
@@ -177,7 +182,7 @@ class Sender:
             summary = self._settle(session.end, tally)
             if summary is not None:
                 return summary
-            _log.warning("worker %d: %s; connecting again", self._identity.worker, _text(session.end))
+            self._log_retry(session.end)
             timeout_s = self._reconnect_timeout_s
             tally.reconnects += 1
 
@@ -222,24 +227,41 @@ class Sender:
             connection = connect(self._address, limit_s)
         except OSError as error:
             return None, str(error)
-        session = Session(connection, self._hello())
+        session = Session(connection, self._hello(), self._identity.token)
         with self._lock:
             self._session = session
         if self._stopped.is_set():
             session.stop()
         try:
-            self._run_id = session.shake_hands(limit_s).run_id
+            welcome = session.shake_hands(limit_s)
+            if welcome.next_seq > self._last_seq:
+                self._damaged = 0
+            self._run_id, self._last_seq = welcome.run_id, welcome.next_seq
         except SessionOverError:
             session.close()
-            if _is_temporary(session.end):
+            if self._shall_retry(session.end):
+                if _is_damage(session.end):
+                    self._log_retry(session.end)
                 return None, _text(session.end)
         return session, ""
+
+    def _log_retry(self, end: SessionEnd | None) -> None:
+        _log.warning("worker %d: %s; connecting again", self._identity.worker, _text(end))
+
+    def _shall_retry(self, end: SessionEnd | None) -> bool:
+        """Return True if the worker connects again after this end of a session; count those with damage."""
+        if not _is_damage(end):
+            return isinstance(end, ConnectionError) or (isinstance(end, Failure) and end.retryable)
+        if isinstance(end, ForeignBytesError | VersionError) and not self._run_id:
+            return False  # no system of this version has ever answered at the address
+        self._damaged += 1
+        return self._damaged <= _MAX_DAMAGED
 
     def _hello(self) -> Hello:
         identity = self._identity
         return Hello(
             job_id=identity.job_id,
-            token=identity.token,
+            nonce=new_nonce(),
             worker=identity.worker,
             num_workers=identity.num_workers,
             layout=self._layout.to_json(),
@@ -257,11 +279,16 @@ class Sender:
             return tally.summary("bye")
         if self._stopped.is_set() or isinstance(end, StoppedHereError):
             return tally.summary("stopped", STOPPED_HERE)
-        if _is_temporary(end):
+        if self._shall_retry(end):
             return None
         if isinstance(end, ForeignBytesError):
             raise ProtocolError(
                 f"{name_of(self._address)} is not the data port of a CS system ({end}); check the address"
+            )
+        if isinstance(end, UnprovedError):
+            raise RefusedError(
+                f"the CS system refuses worker {self._identity.worker} of job {self._identity.job_id!r}: "
+                f"{end}; start chief and workers with one csrun_wse"
             )
         if isinstance(end, Failure):
             if _is_over(end):
@@ -299,9 +326,9 @@ class Sender:
             if arrays is None:
                 return
             fields = [byte_view(array) for array in arrays]
-            checksum = digest(fields) if session.checksum else 0
+            header = session.batch_header(fields, self._layout.nbytes)
             tally.credit_wait_s += session.wait_credit()
-            session.send_batch(wire_buffers(fields, _PADDING), self._layout.nbytes, checksum)
+            session.send_batch(header, wire_buffers(fields, _PADDING))
             tally.batches += 1
             tally.size_bytes += self._layout.nbytes
             self._pause_s = _FIRST_PAUSE_S
@@ -334,10 +361,8 @@ _FINAL_ERRORS: dict[str, type[RefusedError | ReplacedError]] = {
 }
 
 
-def _is_temporary(end: SessionEnd | None) -> bool:
-    if isinstance(end, Failure):
-        return end.retryable
-    return isinstance(end, ConnectionError)
+def _is_damage(end: SessionEnd | None) -> bool:
+    return isinstance(end, FrameError) or (isinstance(end, Failure) and end.is_damage)
 
 
 def _is_over(end: SessionEnd | None) -> bool:

@@ -45,15 +45,16 @@ class Session:
     Args:
         connection: To the data port; the session closes it.
         hello: The worker's HELLO.
+        secret: The job's secret.
 
     Attributes:
         end: How the session ended; None while it lasts.
     """
 
-    def __init__(self, connection: Connection, hello: Hello) -> None:
+    def __init__(self, connection: Connection, hello: Hello, secret: str) -> None:
         self.end: SessionEnd | None = None
         self._connection = connection
-        self._core = WorkerConnection(hello)
+        self._core = WorkerConnection(hello, secret)
         self._welcome: Welcome | None = None
         self._liveness_s = 0.0
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
@@ -69,7 +70,7 @@ class Session:
         )
 
     def shake_hands(self, limit_s: float) -> Welcome:
-        """Send HELLO and wait for WELCOME.
+        """Send HELLO, exchange proofs of the secret, and wait for WELCOME.
 
         Raises:
             SessionOverError: the system did not accept the worker, or did not answer within `limit_s`.
@@ -82,6 +83,7 @@ class Session:
             if remaining_s <= 0:
                 self._finish(PeerSilentError(f"no answer to HELLO within {limit_s:g} s"))
             self._receive_events(remaining_s)
+            self._flush()
         self._liveness_s = self._welcome.liveness_s
         receive_s = min(self._liveness_s / _PINGS_PER_LIVENESS, _LINE_EVERY_S)
         self._limit_time(self._liveness_s, receive_s)
@@ -98,11 +100,6 @@ class Session:
         """The batch to send next."""
         return self._core.next_seq
 
-    @property
-    def checksum(self) -> bool:
-        """True if batches are sent with a digest."""
-        return self._core.checksum
-
     def wait_credit(self) -> float:
         """Wait until a batch may be sent; return the seconds waited.
 
@@ -117,13 +114,21 @@ class Session:
             line_s = self._log_wait(start_s, line_s, f"it takes batch {self.next_seq} of this worker")
         return time.monotonic() - start_s
 
-    def send_batch(self, buffers: Sequence[memoryview], size_bytes: int, checksum: int) -> None:
+    def batch_header(self, fields: Sequence[memoryview], size_bytes: int) -> bytes:
+        """Return the header of the next batch, with its digest; it needs no credit yet.
+
+        Args:
+            fields: The fields' bytes.
+            size_bytes: Size of the payload, with padding.
+        """
+        return self._core.batch_header(size_bytes, fields)
+
+    def send_batch(self, header: bytes, buffers: Sequence[memoryview]) -> None:
         """Send the next batch; there must be credit.
 
         Args:
+            header: From `batch_header`.
             buffers: The payload with its padding.
-            size_bytes: Their total size.
-            checksum: Digest of the fields; ignored unless `checksum` was agreed.
 
         Raises:
             SessionOverError: the session has ended.
@@ -133,7 +138,8 @@ class Session:
             with self._lock:
                 if self.end is not None:
                     raise SessionOverError
-                head = self._core.data_to_send() + self._core.batch_header(size_bytes, checksum)
+                self._core.count_batch()
+                head = self._core.data_to_send() + header
             self._send([head, *buffers])
 
     def finish_input(self) -> None:

@@ -582,6 +582,19 @@ def prove(secret: str, side: str, *covered: str) -> str:
     return hmac.digest(secret.encode("utf-8", "surrogateescape"), content, "sha256").hex()
 
 
+def derive_key(secret: str, use: str, *covered: str) -> bytes:
+    """Derive a key of 32 bytes from a secret.
+
+    Args:
+        secret: The common secret.
+        use: Name of the protocol, so that no key serves two of them.
+        covered: The nonces of both sides, so that each connection has its own key, and the content of
+            messages that must not be changed.
+    """
+    content = encode_json(["key", use, *covered])
+    return hmac.digest(secret.encode("utf-8", "surrogateescape"), content, "sha256")
+
+
 def is_proof(given: object, expected: str) -> bool:
     """Return True if a peer has sent the expected proof, or secret; takes the same time if it has not."""
     # surrogatepass: JSON may contain lone surrogates, and a foreign peer's text must not raise here.

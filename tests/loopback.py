@@ -20,14 +20,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from cs_stream.batches import Array, BatchLayout, byte_view, digest, wire_buffers
+from cs_stream.batches import Array, BatchLayout, byte_view, wire_buffers
 from cs_stream.errors import EndOfInput
-from cs_stream.frames import FLAG_CHECKSUM, Frame, FrameBuffer, FrameType, Header
-from cs_stream.messages import Failure, Hello, Welcome
+from cs_stream.frames import FLAG_CHECKSUM, Frame, FrameBuffer, FrameTags, FrameType, Header
+from cs_stream.messages import Challenge, Failure, Hello, Welcome
 from cs_stream.receiver import Receiver, RunSpec
 from cs_stream.ring import BatchRing
 from cs_stream.run_state import position_of
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
+from cs_toolkit.wire import new_nonce
 
 _PRIME = 251
 
@@ -161,10 +162,11 @@ class RawWorker:
         self.identity = identity
         self.generation = 0
         self.sock = socket.create_connection(address, timeout=30)
+        self.tags: FrameTags | None = None
         self._buffer = FrameBuffer()
         hello = Hello(
             job_id=identity.job_id,
-            token=identity.token,
+            nonce=new_nonce(),
             worker=identity.worker,
             num_workers=identity.num_workers,
             layout=layout.to_json(),
@@ -183,13 +185,26 @@ class RawWorker:
     ) -> None:
         self.sock.close()
 
-    def send_hello(self) -> Frame:
-        """Send HELLO; return the system's answer."""
+    def hello_frame(self) -> bytes:
+        """Return the frame of HELLO."""
         payload = self.hello.encode()
-        self.send(Header(FrameType.HELLO, self.identity.worker, 0, nbytes=len(payload)).encode() + payload)
+        return Header(FrameType.HELLO, self.identity.worker, 0, nbytes=len(payload)).encode() + payload
+
+    def send_hello(self) -> Frame:
+        """Send HELLO, and PROOF if the system asks for it; return the system's answer."""
+        self.send(self.hello_frame())
         answer = self.read_frame()
+        if answer.header.type is FrameType.CHALLENGE:
+            self.learn(Challenge.decode(answer.payload).nonce)
+            self.send(self.control_frame(FrameType.PROOF))
+            answer = self.read_frame()
         self.generation = answer.header.generation
         return answer
+
+    def learn(self, nonce: str) -> None:
+        """Take the system's nonce: tags of frames are known from now on."""
+        secret, own = self.identity.token, self.hello
+        self.tags = FrameTags(secret, own.nonce, nonce, own.encode(), is_system=False)
 
     def join(self) -> Welcome:
         """Send HELLO; return the WELCOME.
@@ -202,24 +217,28 @@ class RawWorker:
         return Welcome.decode(answer.payload, answer.header.seq)
 
     def batch_frame(self, seq: int, **changes: Any) -> bytes:
-        """Return the frame of this worker's numbered batch `seq`; `changes` replace fields of its header."""
+        """Return the frame of this worker's numbered batch `seq`.
+
+        `changes` replace fields of its header before it is tagged, a `tag` afterwards.
+        """
         arrays = numbered_batch(
             self.layout, position_of(self.identity.worker, seq, self.identity.num_workers)
         )
         fields = [byte_view(array) for array in arrays]
         payload = b"".join(wire_buffers(fields, memoryview(bytes(64))))
-        return self._header(FrameType.BATCH, seq, len(payload), digest(fields), changes) + payload
+        tag = changes.pop("tag", None)
+        header = Header(
+            FrameType.BATCH, self.identity.worker, self.generation, seq, len(payload), FLAG_CHECKSUM
+        )
+        assert self.tags is not None
+        head = self.tags.encode_batch(replace(header, **changes), fields)
+        return (head if tag is None else head[:32] + tag + head[48:]) + payload
 
     def control_frame(self, frame_type: FrameType, seq: int = 0, **changes: Any) -> bytes:
         """Return a frame without payload; `changes` replace fields of its header."""
-        return self._header(frame_type, seq, 0, 0, changes)
-
-    def _header(
-        self, frame_type: FrameType, seq: int, nbytes: int, checksum: int, changes: dict[str, Any]
-    ) -> bytes:
-        flags = FLAG_CHECKSUM if frame_type is FrameType.BATCH else 0
-        header = Header(frame_type, self.identity.worker, self.generation, seq, nbytes, checksum, flags)
-        return replace(header, **changes).encode()
+        assert self.tags is not None
+        header = Header(frame_type, self.identity.worker, self.generation, seq)
+        return self.tags.encode(replace(header, **changes))
 
     def send(self, data: bytes) -> None:
         """Send bytes unchanged."""

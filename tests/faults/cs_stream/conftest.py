@@ -48,14 +48,29 @@ class BadNetwork:
     Args:
         target: the data port.
         cut_after: entry k: how many bytes of the k-th connection reach the system before it breaks.
-        flip_at: entry k: offset of a byte of the k-th connection that is changed on the way.
+        flip_at: entry k: offset of a byte of the k-th connection that is changed on the way to the system.
+        flip_back_at: entry k: the same on the way back.
+        flip: bits of such a byte that are changed.
+
+    Attributes:
+        connections: number of connections.
+        recorded: entry k: what the k-th connection has sent to the system.
+        answered: entry k: what the system has sent to it.
     """
 
     def __init__(
-        self, target: tuple[str, int], cut_after: tuple[int, ...] = (), flip_at: tuple[int, ...] = ()
+        self,
+        target: tuple[str, int],
+        cut_after: tuple[int, ...] = (),
+        flip_at: tuple[int, ...] = (),
+        flip_back_at: tuple[int, ...] = (),
+        flip: int = 0x10,
     ) -> None:
         self.target = target
         self.cut_after, self.flip_at = list(cut_after), list(flip_at)
+        self.flip_back_at, self.flip = list(flip_back_at), flip
+        self.recorded: list[bytearray] = []
+        self.answered: list[bytearray] = []
         self.connections = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self.listener.getsockname()
@@ -73,21 +88,33 @@ class BadNetwork:
             self.sockets += [near, far]
             cut = self.cut_after.pop(0) if self.cut_after else None
             flip = self.flip_at.pop(0) if self.flip_at else None
+            back = self.flip_back_at.pop(0) if self.flip_back_at else None
             self.connections += 1
-            for order in ((near, far, cut, flip), (far, near, None, None)):
+            self.recorded.append(bytearray())
+            self.answered.append(bytearray())
+            orders = ((near, far, cut, flip, self.recorded[-1]), (far, near, None, back, self.answered[-1]))
+            for order in orders:
                 thread = threading.Thread(target=self.forward, args=order)
                 self.threads.append(thread)
                 thread.start()
 
-    def forward(self, source: socket.socket, sink: socket.socket, cut: int | None, flip: int | None) -> None:
+    def forward(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        cut: int | None,
+        flip: int | None,
+        recorded: bytearray,
+    ) -> None:
         passed = 0
         try:
             while data := bytearray(source.recv(1 << 16)):
                 if flip is not None and passed <= flip < passed + len(data):
-                    data[flip - passed] ^= 0x10
+                    data[flip - passed] ^= self.flip
                 if cut is not None and passed + len(data) >= cut:
                     sink.sendall(data[: cut - passed])
                     break
+                recorded += data
                 sink.sendall(data)
                 passed += len(data)
         except OSError:

@@ -56,8 +56,9 @@ def test_a_connection_cut_at_any_byte_changes_nothing(
 
 
 def hello_size(run: Loopback) -> int:
-    """Bytes of a sender's first HELLO; later ones are longer by the run's id."""
-    return HEADER_BYTES + len(replace(run.sender(0)._hello(), instance="0" * RUN_ID_BYTES).encode())
+    """Bytes of a sender's first HELLO and PROOF; later ones are longer by the run's id."""
+    hello = replace(run.sender(0)._hello(), instance="0" * RUN_ID_BYTES)
+    return 2 * HEADER_BYTES + len(hello.encode())
 
 
 def test_a_byte_changed_on_the_way_is_noticed_and_sent_again(bad_network: Callable[..., Any]) -> None:
@@ -75,7 +76,7 @@ def test_a_network_that_keeps_changing_bytes_fails_the_run(bad_network: Callable
         offset = hello_size(run) + HEADER_BYTES + 5
         network = bad_network(run.receiver.address, flip_at=(offset, offset + RUN_ID_BYTES))
         future = run.start(run.sender(0, network.address), numbered_input(SMALL, 0, 1, 6))
-        with pytest.raises(ChecksumError, match="2 batches of it arrived corrupted: check the network"):
+        with pytest.raises(ChecksumError, match="it arrived corrupted 2 times: check the network"):
             run.ring.take(timeout_s=20)
         run.ring.close("a batch arrived corrupted")  # the sender may have connected once more
         assert future.result(timeout=60).end == "stopped"

@@ -12,7 +12,7 @@ from cs_stream.batches import BatchLayout
 from cs_stream.errors import ChecksumError, WorkerLostError
 from cs_stream.frames import HEADER_BYTES, FrameType
 from cs_stream.messages import ErrorCode, Welcome
-from cs_stream.protocol import HelloReceived, ReadControl, ServerConnection, ServerState
+from cs_stream.protocol import HelloReceived, ProofReceived, ReadControl, ServerConnection, ServerState
 from cs_toolkit.wire import Connection
 from tests.loopback import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
 
@@ -58,6 +58,9 @@ def test_a_system_that_is_silent_for_the_liveness_time_is_reconnected() -> None:
             with sock:
                 core = ServerConnection()
                 while core.state is not ServerState.DECIDING:
+                    if core.state is ServerState.IDENTIFYING:
+                        core.challenge(run.spec.token)
+                        sock.sendall(core.data_to_send())
                     want = core.wants()
                     assert isinstance(want, ReadControl)
                     core.receive_data(sock.recv(want.size_bytes))
@@ -107,7 +110,7 @@ def test_a_successor_is_welcomed_when_its_predecessor_has_left_the_slots(
         ([(0, {"generation": 7})], "BATCH origin: got worker 0 generation 7, expected worker 0 generation 1"),
         ([(0, {"worker": 1})], "BATCH origin: got worker 1 generation 1, expected worker 0 generation 1"),
         ([(seq, {}) for seq in range(9)], "credit: got batch 8, expected none from 8 on yet"),
-        ([(0, {"flags": 0, "checksum": 0})], "checksum flag of batch 0: got 0"),
+        ([(0, {"flags": 0})], "checksum flag of batch 0: got 0"),
     ],
     ids=["repeated", "skipped", "size", "generation", "worker", "credit", "no-checksum"],
 )
@@ -141,7 +144,7 @@ def test_a_damaged_batch_is_sent_once_more_and_logged(caplog: pytest.LogCaptureF
     with Loopback() as run:
         with run.raw_worker(0) as worker:
             worker.join()
-            worker.send(worker.batch_frame(0) + worker.batch_frame(1, checksum=1))
+            worker.send(worker.batch_frame(0) + worker.batch_frame(1, tag=bytes(16)))
             assert worker.read_failure().code == ErrorCode.CHECKSUM
         run.start_sender(0, count=3)
         assert take_numbered(run.ring) == [0, 1, 2]
@@ -158,7 +161,7 @@ def test_a_second_damaged_batch_fails_the_run() -> None:
                 worker.send(bytes(frame))
                 assert worker.read_failure().code == ErrorCode.CHECKSUM
         with pytest.raises(
-            ChecksumError, match="2 batches of it arrived corrupted: check the network between raw"
+            ChecksumError, match="it arrived corrupted 2 times: check the network between raw"
         ):
             run.ring.take(timeout_s=10)
         summary = run.start_sender(0, count=3).result(timeout=60)
@@ -169,16 +172,16 @@ def test_a_second_damaged_batch_fails_the_run() -> None:
 def test_damage_is_not_seen_where_digests_are_switched_off() -> None:
     with Loopback(checksum=False) as run, run.raw_worker(0) as worker:
         assert not worker.join().checksum
-        worker.send(worker.batch_frame(0, flags=0, checksum=0))
+        worker.send(worker.batch_frame(0, flags=0))
         assert take_numbered(run.ring, count=1) == [0]
 
 
 def test_signs_of_life_are_answered_between_batches() -> None:
     with Loopback() as run, run.raw_worker(0) as worker:
         worker.join()
-        ping = worker.control_frame(FrameType.PING)
         frames = b"".join(worker.batch_frame(seq) for seq in range(4))
-        worker.send(ping + frames + ping)
+        pings = [worker.control_frame(FrameType.PING) for _ in range(2)]
+        worker.send(pings[0] + frames + pings[1])
         assert [worker.read_frame().header.type for _ in range(2)] == [FrameType.PING] * 2
         assert take_numbered(run.ring, count=4) == [0, 1, 2, 3]
         # Half of the window is left, so what was released is granted.
@@ -211,12 +214,14 @@ def test_a_slow_input_function_gives_signs_of_life() -> None:
                 want = core.wants()
                 assert isinstance(want, ReadControl)
                 events = core.receive_data(sock.recv(want.size_bytes))
+                if core.state is ServerState.IDENTIFYING:
+                    core.challenge(run.spec.token)
                 if core.state is ServerState.DECIDING:
                     core.accept(Welcome(0, 4, False, True, 0.2, "run"), 0, 1, SMALL.nbytes)
                 answer = core.data_to_send()
                 pings += answer[5:6] == bytes([FrameType.PING])
                 sock.sendall(answer)
-                assert not [event for event in events if not isinstance(event, HelloReceived)]
+                assert not [event for event in events if not isinstance(event, HelloReceived | ProofReceived)]
             core.bye()
             sock.sendall(core.data_to_send())
             sock.shutdown(socket.SHUT_WR)

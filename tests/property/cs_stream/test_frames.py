@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cs_stream.batches import BatchLayout, Field, RingMemory, byte_view, conform, digest, wire_buffers
+from cs_stream.batches import BatchLayout, Field, RingMemory, byte_view, conform, wire_buffers
 from cs_stream.frames import FLAG_CHECKSUM, FLAG_PONG, HEADER_BYTES, FrameType, Header, decode_header
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
 from cs_stream.protocol import (
@@ -32,7 +32,7 @@ u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 texts = st.text(max_size=40)
 headers = st.one_of(
-    st.builds(Header, st.just(FrameType.BATCH), u32, u32, u64, u64, u64, st.just(FLAG_CHECKSUM)),
+    st.builds(Header, st.just(FrameType.BATCH), u32, u32, u64, u64, st.just(FLAG_CHECKSUM)),
     st.builds(Header, st.sampled_from([FrameType.CREDIT, FrameType.EOS, FrameType.BYE]), u32, u32, u64),
     st.builds(Header, st.just(FrameType.PING), u32, u32, flags=st.sampled_from([0, FLAG_PONG])),
     st.builds(Header, st.just(FrameType.HELLO), u32, u32, nbytes=st.integers(0, 1 << 20)),
@@ -40,7 +40,7 @@ headers = st.one_of(
 hellos = st.builds(
     Hello,
     job_id=texts,
-    token=texts,
+    nonce=texts,
     worker=st.just(1),
     num_workers=st.integers(2, 9),
     layout=st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner, max_size=3)),
@@ -51,6 +51,8 @@ hellos = st.builds(
     run_id=texts,
     checksum=st.just(True),
 )
+SECRET, NONCE = "secret", "the system's nonce"
+HELLO = Hello("job", "the worker's nonce", 1, 2, [], "", 1, "host", "instance")
 WELCOME = Welcome(next_seq=0, limit=1000, ended=False, checksum=True, liveness_s=60.0, run_id="run")
 PAYLOAD_BYTES = 64
 
@@ -127,12 +129,14 @@ class ReceivingEnd:
         missing = want.size_bytes - len(self.payload)
         self.payload += data[:missing]
         if len(self.payload) == want.size_bytes:
-            self.note(self.core.payload_received(digest([memoryview(self.payload)])))
+            self.note(self.core.payload_received(self.core.is_intact([self.payload])))
             self.payload = b""
         return data[missing:]
 
     def note(self, events: list[ServerEvent]) -> None:
         self.events += events
+        if self.core.state is ServerState.IDENTIFYING:
+            self.core.challenge(SECRET, NONCE)
         if self.core.state is ServerState.DECIDING:
             # A window so wide that credit is never kept back.
             self.core.accept(WELCOME, worker=1, generation=4, payload_bytes=PAYLOAD_BYTES, window=10**6)
@@ -140,16 +144,18 @@ class ReceivingEnd:
 
 def worker_stream(hello: Hello, batches: int, ending: str) -> bytes:
     """Generate the frames of a worker from HELLO to its end."""
-    worker = WorkerConnection(hello)
+    worker = WorkerConnection(hello, SECRET)
     data = worker.data_to_send()
-    answer = ServerConnection()
-    for byte_range in (data[:HEADER_BYTES], data[HEADER_BYTES:]):
-        answer.receive_data(byte_range)
-    answer.accept(WELCOME, worker=1, generation=4, payload_bytes=PAYLOAD_BYTES)
-    worker.receive_data(answer.data_to_send())
+    answer = ReceivingEnd()
+    answer.arrive(data)
+    worker.receive_data(answer.core.data_to_send())
+    data += (proof := worker.data_to_send())
+    answer.arrive(proof)
+    worker.receive_data(answer.core.data_to_send())
     for seq in range(batches):
         payload = bytes([seq % 256]) * PAYLOAD_BYTES
-        data += worker.batch_header(PAYLOAD_BYTES, digest([memoryview(payload)])) + payload
+        data += worker.batch_header(PAYLOAD_BYTES, [payload]) + payload
+        worker.count_batch()
         worker.ping()
         data += worker.data_to_send()
     if ending == "eos":
@@ -170,7 +176,7 @@ def test_the_systems_end_sees_the_same_events_in_any_pieces(
     for piece in pieces(stream, data.draw(cuts(len(stream)))):
         cut.arrive(piece)
     assert cut.events == whole.events
-    assert len(whole.events) == batches + 2
+    assert len(whole.events) == batches + 3
     assert cut.core.data_to_send() == whole.core.data_to_send()
 
 
@@ -179,9 +185,11 @@ def test_the_systems_end_sees_the_same_events_in_any_pieces(
 def test_the_workers_end_sees_the_same_events_in_any_pieces(
     data: st.DataObject, grants: list[int], ending: str
 ) -> None:
-    hello = Hello("job", "secret", 1, 2, [], "", 1, "host", "instance")
-    server = ReceivingEnd()
-    server.arrive(WorkerConnection(hello).data_to_send())
+    worker, server = WorkerConnection(HELLO, SECRET), ReceivingEnd()
+    server.arrive(worker.data_to_send())
+    stream = server.core.data_to_send()
+    worker.receive_data(stream)
+    server.arrive(worker.data_to_send())
     limit = WELCOME.limit
     for grant in grants:
         limit += grant
@@ -190,9 +198,9 @@ def test_the_workers_end_sees_the_same_events_in_any_pieces(
         server.core.bye()
     else:
         server.core.fail(Failure(ErrorCode.STOPPED, "run stopped: enough"))
-    stream = server.core.data_to_send()
-    whole = WorkerConnection(hello).receive_data(stream)
-    cut_worker = WorkerConnection(hello)
+    stream += server.core.data_to_send()
+    whole = WorkerConnection(HELLO, SECRET).receive_data(stream)
+    cut_worker = WorkerConnection(HELLO, SECRET)
     cut: list[WorkerEvent] = []
     for piece in pieces(stream, data.draw(cuts(len(stream)))):
         cut += cut_worker.receive_data(piece)
@@ -206,8 +214,7 @@ def test_the_workers_end_sees_the_same_events_in_any_pieces(
 def test_garbage_in_a_stream_closes_or_waits_for_more_and_raises_nothing_else(
     data: st.DataObject, garbage: bytes, batches: int
 ) -> None:
-    hello = Hello("job", "secret", 1, 2, [], "", 1, "host", "instance")
-    stream = bytearray(worker_stream(hello, batches, "eos"))
+    stream = bytearray(worker_stream(HELLO, batches, "eos"))
     offset = data.draw(st.integers(0, len(stream) - 1))
     stream[offset : offset + len(garbage)] = garbage
     end = ReceivingEnd()
@@ -221,7 +228,7 @@ def test_garbage_in_a_stream_closes_or_waits_for_more_and_raises_nothing_else(
 @repeatable
 @given(st.binary(min_size=1, max_size=400))
 def test_garbage_from_a_system_closes_or_waits_for_more_and_raises_nothing_else(garbage: bytes) -> None:
-    worker = WorkerConnection(Hello("job", "secret", 1, 2, [], "", 1, "host", "instance"))
+    worker = WorkerConnection(HELLO, SECRET)
     try:
         worker.receive_data(garbage)
     except FrameError:
@@ -271,6 +278,6 @@ def test_the_slot_has_the_bytes_that_were_sent(
     for buffer in slot.buffers:
         buffer[:], stream = stream[: buffer.nbytes], stream[buffer.nbytes :]
     assert not stream
-    assert digest(slot.fields) == digest(views)
+    assert [bytes(field) for field in slot.fields] == [bytes(view) for view in views]
     for stacked, array in zip(memory.chunks[index // chunk_batches], batch, strict=True):
         np.testing.assert_array_equal(stacked[index % chunk_batches], array)

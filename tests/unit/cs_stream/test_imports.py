@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "foreign"),
     [
-        ("cs_stream", {"numpy", "xxhash", "logging"}),
+        ("cs_stream", {"numpy", "cryptography", "logging"}),
         ("cs_stream.sender", {"jax", "tensorflow", "torch", "grpc", "cs_stream.ring"}),
         ("cs_stream.receiver", {"jax", "tensorflow", "torch", "grpc", "cs_stream.session"}),
     ],

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from cs_stream.errors import ChecksumError, ProtocolError
+from cs_stream.errors import ChecksumError, ProtocolError, UnprovedError
 from cs_stream.frames import (
     FLAG_CHECKSUM,
     HEADER_BYTES,
     FrameBuffer,
+    FrameTags,
     FrameType,
     Header,
     decode_header,
@@ -21,6 +22,7 @@ from cs_stream.protocol import (
     ErrorReceived,
     HelloReceived,
     InputEnded,
+    ProofReceived,
     ReadControl,
     ReadPayload,
     RunEnded,
@@ -34,9 +36,11 @@ from cs_stream.protocol import (
 from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError
 
 PAYLOAD_BYTES = 192
-HELLO = Hello("job", "secret", 1, 2, [["x", "int32", [4]]], "digest", 42, "host", "instance")
+SECRET, NONCE = "secret", "the system's nonce"
+FIELDS = [bytes(range(100)), b"label"]
+HELLO = Hello("job", "the worker's nonce", 1, 2, [["x", "int32", [4]]], "digest", 42, "host", "instance")
 WELCOME = Welcome(next_seq=3, limit=5, ended=False, checksum=True, liveness_s=60.0, run_id="run")
-BATCH = Header(FrameType.BATCH, 1, 9, 3, PAYLOAD_BYTES, 0xABC, FLAG_CHECKSUM)
+BATCH = Header(FrameType.BATCH, 1, 9, 3, PAYLOAD_BYTES, FLAG_CHECKSUM)
 
 
 def feed(server: ServerConnection, data: bytes) -> list[ServerEvent]:
@@ -50,21 +54,47 @@ def feed(server: ServerConnection, data: bytes) -> list[ServerEvent]:
     return events
 
 
-def welcomed_server(welcome: Welcome = WELCOME, window: int = 1) -> ServerConnection:
-    server = ServerConnection()
-    feed(server, WorkerConnection(HELLO).data_to_send())
+def connected(
+    welcome: Welcome = WELCOME, window: int = 1, hello: Hello = HELLO
+) -> tuple[WorkerConnection, ServerConnection]:
+    """The two ends of a connection after WELCOME."""
+    worker, server = WorkerConnection(hello, SECRET), ServerConnection()
+    assert feed(server, worker.data_to_send()) == [HelloReceived(hello)]
+    assert server.wants() is None
+    server.challenge(SECRET, NONCE)
+    assert worker.receive_data(server.data_to_send()) == []
+    assert feed(server, worker.data_to_send()) == [ProofReceived()]
+    assert server.wants() is None
     server.accept(welcome, worker=1, generation=9, payload_bytes=PAYLOAD_BYTES, window=window)
-    server.data_to_send()
-    return server
+    assert worker.receive_data(server.data_to_send()) == [Welcomed(welcome)]
+    return worker, server
 
 
-def welcomed_worker(welcome: Welcome = WELCOME) -> WorkerConnection:
-    worker = WorkerConnection(HELLO)
-    server = ServerConnection()
-    feed(server, worker.data_to_send())
-    server.accept(welcome, worker=1, generation=9, payload_bytes=PAYLOAD_BYTES)
-    worker.receive_data(server.data_to_send())
-    return worker
+class Peer:
+    """The tags of one end of a connection after the handshake, for frames that the end would not send."""
+
+    def __init__(self, is_system: bool = False) -> None:
+        self.tags = FrameTags(SECRET, HELLO.nonce, NONCE, HELLO.encode(), is_system)
+        # CHALLENGE and WELCOME, or PROOF.
+        for _ in range(1 + is_system):
+            self.tags.encode(Header(FrameType.PING, 1, 9))
+
+    def frame(self, header: Header, payload: bytes = b"") -> bytes:
+        if header.type is FrameType.BATCH:
+            return self.tags.encode_batch(header, FIELDS)
+        return self.tags.encode(header, payload)
+
+
+def deliver(server: ServerConnection) -> list[ServerEvent]:
+    """Report that the payload has arrived."""
+    return server.payload_received(server.is_intact(FIELDS))
+
+
+def next_header(worker: WorkerConnection) -> bytes:
+    """The header of the worker's next batch, which is counted."""
+    header = worker.batch_header(PAYLOAD_BYTES, FIELDS)
+    worker.count_batch()
+    return header
 
 
 def sent_failure(data: bytes) -> Failure:
@@ -76,25 +106,21 @@ def sent_failure(data: bytes) -> Failure:
 
 
 def test_hello_and_welcome_arrive_as_they_were_sent() -> None:
-    worker, server = WorkerConnection(HELLO), ServerConnection()
-    assert feed(server, worker.data_to_send()) == [HelloReceived(HELLO)]
-    assert server.wants() is None
-    server.accept(WELCOME, worker=1, generation=9, payload_bytes=PAYLOAD_BYTES)
-    assert worker.receive_data(server.data_to_send()) == [Welcomed(WELCOME)]
+    worker, _ = connected()
     assert (worker.next_seq, worker.credit) == (3, 2)
 
 
 def test_a_batch_is_announced_received_and_counted() -> None:
-    worker, server = welcomed_worker(), welcomed_server()
-    assert feed(server, worker.batch_header(PAYLOAD_BYTES, 0xABC)) == []
+    worker, server = connected()
+    assert feed(server, next_header(worker)) == []
     assert server.wants() == ReadPayload(3, PAYLOAD_BYTES)
-    assert server.payload_received(0xABC) == [BatchReceived(3)]
+    assert deliver(server) == [BatchReceived(3)]
     assert server.next_seq == worker.next_seq == 4
 
 
 def test_the_core_never_holds_a_payload() -> None:
-    server = welcomed_server()
-    feed(server, BATCH.encode())
+    _, server = connected()
+    feed(server, Peer().frame(BATCH))
     with pytest.raises(ValueError, match="got control bytes in state payload"):
         server.receive_data(b"x")
 
@@ -107,48 +133,69 @@ def test_the_core_never_holds_a_payload() -> None:
         ({"nbytes": 128}, "nbytes of batch 3: got 128, expected 192"),
         ({"worker": 0}, "BATCH origin: got worker 0 generation 9, expected worker 1 generation 9"),
         ({"generation": 8}, "BATCH origin: got worker 1 generation 8, expected worker 1 generation 9"),
-        ({"flags": 0, "checksum": 0}, "checksum flag of batch 3: got 0, expected it as agreed in WELCOME"),
+        ({"flags": 0}, "checksum flag of batch 3: got 0, expected it as agreed in WELCOME"),
     ],
 )
 def test_a_wrong_batch_header_closes_the_connection_with_a_message(
     changes: dict[str, Any], text: str
 ) -> None:
-    server = welcomed_server()
+    _, server = connected()
     with pytest.raises(ProtocolError) as caught:
-        feed(server, replace(BATCH, **changes).encode())
+        feed(server, Peer().frame(replace(BATCH, **changes)))
     assert str(caught.value) == text
     assert server.state is ServerState.CLOSED
     assert sent_failure(server.data_to_send()) == Failure(ErrorCode.PROTOCOL, text)
 
 
 def test_a_batch_beyond_credit_is_refused() -> None:
-    server = welcomed_server(replace(WELCOME, limit=3))
+    _, server = connected(replace(WELCOME, limit=3))
     with pytest.raises(ProtocolError, match="credit: got batch 3, expected none from 3 on yet"):
-        feed(server, BATCH.encode())
+        feed(server, Peer().frame(BATCH))
 
 
 def test_a_damaged_payload_closes_with_the_code_that_asks_for_a_resend() -> None:
-    server = welcomed_server()
-    feed(server, BATCH.encode())
-    with pytest.raises(
-        ChecksumError, match="checksum of batch 3: got 0000000000000123, expected 0000000000000abc"
-    ):
-        server.payload_received(0x123)
+    _, server = connected()
+    feed(server, Peer().frame(BATCH))
+    assert not server.is_intact([FIELDS[0], b"labeL"])
+    with pytest.raises(ChecksumError, match="checksum of batch 3: its bytes are not those that the worker"):
+        server.payload_received(is_intact=False)
     failure = sent_failure(server.data_to_send())
     assert failure.code == ErrorCode.CHECKSUM
-    assert failure.retryable
+    assert failure.is_damage
+
+
+@pytest.mark.parametrize("index", range(HEADER_BYTES))
+def test_a_changed_header_is_found_at_the_latest_with_its_payload(index: int) -> None:
+    _, server = connected()
+    header = bytearray(Peer().frame(BATCH))
+    header[index] ^= 1
+    try:
+        feed(server, bytes(header))
+    except FrameError:
+        assert server.state is ServerState.CLOSED
+        return
+    with pytest.raises(ChecksumError):
+        deliver(server)
+
+
+def test_fields_cannot_move_within_a_batch() -> None:
+    _, server = connected()
+    feed(server, Peer().frame(BATCH))
+    assert server.is_intact(FIELDS)
+    assert not server.is_intact([*reversed(FIELDS)])
+    assert not server.is_intact([b"".join(FIELDS)])
 
 
 def test_without_agreed_checksums_none_is_sent_or_compared() -> None:
-    welcome = replace(WELCOME, checksum=False)
-    worker, server = welcomed_worker(welcome), welcomed_server(welcome)
+    worker, server = connected(replace(WELCOME, checksum=False))
     assert not worker.checksum
-    feed(server, worker.batch_header(PAYLOAD_BYTES, 0xABC))
-    assert server.payload_received(0) == [BatchReceived(3)]
+    feed(server, next_header(worker))
+    assert server.is_intact([b"other bytes"])
+    assert deliver(server) == [BatchReceived(3)]
 
 
 def test_credit_is_absolute_and_grows_only() -> None:
-    worker, server = welcomed_worker(), welcomed_server(window=20)
+    worker, server = connected(window=20)
     server.grant(5)
     assert server.data_to_send() == b""
     server.grant(7)
@@ -156,53 +203,54 @@ def test_credit_is_absolute_and_grows_only() -> None:
     assert worker.receive_data(server.data_to_send()) == [CreditGranted(7), CreditGranted(9)]
     assert worker.credit == 6
     with pytest.raises(ProtocolError, match="limit of CREDIT: got 8, expected at least 9"):
-        worker.receive_data(Header(FrameType.CREDIT, 1, 9, 8).encode())
+        worker.receive_data(server._tags.encode(Header(FrameType.CREDIT, 1, 9, 8)))  # type: ignore[union-attr]
 
 
 def test_credit_is_kept_back_while_half_of_the_window_is_left() -> None:
-    server = welcomed_server(replace(WELCOME, limit=7), window=4)
+    worker, server = connected(replace(WELCOME, limit=7), window=4)
     server.grant(8)
     assert not server.has_data_to_send
-    feed(server, BATCH.encode())
-    server.payload_received(0xABC)
+    feed(server, next_header(worker))
+    deliver(server)
     assert not server.has_data_to_send
     server.grant(9)
-    feed(server, replace(BATCH, seq=4).encode())
-    server.payload_received(0xABC)
-    assert decode_header(server.data_to_send()) == Header(FrameType.CREDIT, 1, 9, 9)
+    feed(server, next_header(worker))
+    deliver(server)
+    header = decode_header(server.data_to_send())
+    assert replace(header, tag=bytes(16)) == Header(FrameType.CREDIT, 1, 9, 9)
     assert server.limit == 9
 
 
 def test_a_worker_without_credit_gets_it_immediately() -> None:
-    server = welcomed_server(replace(WELCOME, limit=3), window=1)
+    _, server = connected(replace(WELCOME, limit=3), window=1)
     server.grant(4)
     assert decode_header(server.data_to_send()).seq == 4
 
 
 def test_a_worker_cannot_send_without_credit() -> None:
-    worker = welcomed_worker(replace(WELCOME, limit=3))
+    worker, _ = connected(replace(WELCOME, limit=3))
     with pytest.raises(ValueError, match="got batch 3, expected credit; limit 3"):
-        worker.batch_header(PAYLOAD_BYTES, 0)
+        worker.count_batch()
 
 
 def test_the_end_of_input_states_the_total() -> None:
-    worker, server = welcomed_worker(), welcomed_server()
+    worker, server = connected()
     worker.end_of_input()
     assert feed(server, worker.data_to_send()) == [InputEnded(3)]
     assert server.state is ServerState.ENDED
-    short = welcomed_server()
+    _, short = connected()
     with pytest.raises(ProtocolError, match="total of EOS: got 2, expected 3"):
-        feed(short, Header(FrameType.EOS, 1, 9, 2).encode())
+        feed(short, Peer().frame(Header(FrameType.EOS, 1, 9, 2)))
 
 
 def test_a_worker_whose_input_is_complete_is_notified() -> None:
-    worker = welcomed_worker(replace(WELCOME, ended=True))
+    worker, _ = connected(replace(WELCOME, ended=True))
     assert worker.state is WorkerState.ENDED
     assert worker.credit == 0
 
 
 def test_a_sign_of_life_is_answered_in_either_phase() -> None:
-    worker, server = welcomed_worker(), welcomed_server()
+    worker, server = connected()
     worker.ping()
     worker.end_of_input()
     worker.ping()
@@ -212,27 +260,30 @@ def test_a_sign_of_life_is_answered_in_either_phase() -> None:
 
 
 def test_bye_and_err_end_the_connection() -> None:
-    worker, server = welcomed_worker(), welcomed_server()
+    worker, server = connected()
     server.bye()
     assert worker.receive_data(server.data_to_send() + b"whatever follows") == [RunEnded()]
     assert worker.state is WorkerState.CLOSED
     failure = Failure(ErrorCode.INPUT_FAILED, "input failed: ValueError: x", "Traceback ...")
-    worker, server = welcomed_worker(), welcomed_server()
+    worker, server = connected()
     worker.fail(failure)
     assert feed(server, worker.data_to_send()) == [ErrorReceived(failure)]
     assert server.wants() is None
 
 
 def test_a_payload_that_completes_after_the_end_counts_for_nothing() -> None:
-    server = welcomed_server()
-    feed(server, BATCH.encode())
+    _, server = connected()
+    feed(server, Peer().frame(BATCH))
     server.bye()
     assert server.wants() is None
-    assert server.payload_received(0xABC) == []
+    assert deliver(server) == []
 
 
 def test_a_refusal_reaches_a_worker_that_waits_for_welcome() -> None:
-    worker, server = WorkerConnection(HELLO), ServerConnection()
+    worker, server = WorkerConnection(HELLO, SECRET), ServerConnection()
+    feed(server, worker.data_to_send())
+    server.challenge(SECRET)
+    worker.receive_data(server.data_to_send())
     feed(server, worker.data_to_send())
     server.fail(Failure(ErrorCode.REFUSED, "num_workers: got 2, expected 3"))
     assert worker.receive_data(server.data_to_send()) == [
@@ -255,26 +306,25 @@ def test_a_stranger_is_known_by_its_first_bytes_and_gets_no_answer(junk: bytes) 
 
 def test_a_frame_of_a_later_version_is_refused_with_both_versions() -> None:
     server = ServerConnection()
-    later = bytearray(WorkerConnection(HELLO).data_to_send()[:HEADER_BYTES])
-    later[4] = 2
-    with pytest.raises(VersionError, match="protocol version: got 2, expected 1"):
+    later = bytearray(WorkerConnection(HELLO, SECRET).data_to_send()[:HEADER_BYTES])
+    later[4] = 3
+    with pytest.raises(VersionError, match="protocol version: got 3, expected 2"):
         server.receive_data(bytes(later))
-    assert "got 2, expected 1" in sent_failure(server.data_to_send()).text
+    assert "got 3, expected 2" in sent_failure(server.data_to_send()).text
 
 
 @pytest.mark.parametrize(
     ("offset", "value", "message"),
     [
-        (5, 0, "frame type: got 0, expected 1 to 8"),
-        (5, 99, "frame type: got 99, expected 1 to 8"),
+        (5, 0, "frame type: got 0, expected 1 to 10"),
+        (5, 99, "frame type: got 99, expected 1 to 10"),
         (6, 8, "HELLO flags: got 0x8"),
-        (32, 1, "HELLO checksum: got 0x1, expected 0 without its flag"),
-        (40, 1, "HELLO reserved bytes: got 01"),
+        (48, 1, "HELLO reserved bytes: got 01"),
         (27, 1, r"HELLO nbytes: got \d+, expected at most 1048576"),
     ],
 )
 def test_an_impossible_header_is_refused(offset: int, value: int, message: str) -> None:
-    header = bytearray(WorkerConnection(HELLO).data_to_send()[:HEADER_BYTES])
+    header = bytearray(WorkerConnection(HELLO, SECRET).data_to_send()[:HEADER_BYTES])
     header[offset] = value
     with pytest.raises(FrameError, match=message):
         ServerConnection().receive_data(bytes(header))
@@ -318,27 +368,32 @@ def test_keys_of_a_later_version_are_ignored() -> None:
 
 
 def test_a_worker_refuses_a_welcome_for_another_or_with_digests_it_cannot_make() -> None:
-    payload = WELCOME.encode()
-    other = Header(FrameType.WELCOME, 0, 9, 3, len(payload)).encode() + payload
-    with pytest.raises(ProtocolError, match="worker of WELCOME: got 0, expected 1"):
-        WorkerConnection(HELLO).receive_data(other)
-    mine = Header(FrameType.WELCOME, 1, 9, 3, len(payload)).encode() + payload
-    with pytest.raises(ProtocolError, match="checksum of WELCOME: got true, expected false"):
-        WorkerConnection(replace(HELLO, checksum=False)).receive_data(mine)
+    for hello, index, message in (
+        (HELLO, 0, "worker of WELCOME: got 0, expected 1"),
+        (replace(HELLO, checksum=False), 1, "checksum of WELCOME: got true, expected false"),
+    ):
+        worker, server = WorkerConnection(hello, SECRET), ServerConnection()
+        feed(server, worker.data_to_send())
+        server.challenge(SECRET)
+        worker.receive_data(server.data_to_send())
+        feed(server, worker.data_to_send())
+        server.accept(WELCOME, worker=index, generation=9, payload_bytes=PAYLOAD_BYTES)
+        with pytest.raises(ProtocolError, match=message):
+            worker.receive_data(server.data_to_send())
 
 
 def test_a_worker_refuses_frames_of_another_generation() -> None:
-    worker = welcomed_worker()
+    worker, _ = connected()
     with pytest.raises(ProtocolError, match="generation of CREDIT: got 8, expected 9"):
-        worker.receive_data(Header(FrameType.CREDIT, 1, 8, 9).encode())
+        worker.receive_data(Peer(is_system=True).frame(Header(FrameType.CREDIT, 1, 8, 9)))
     assert sent_failure(worker.data_to_send()).code == ErrorCode.PROTOCOL
 
 
 def test_a_question_is_no_answer_and_an_answer_no_question() -> None:
     with pytest.raises(ProtocolError, match="got a question from the system"):
-        welcomed_worker().receive_data(Header(FrameType.PING, 1, 9).encode())
+        connected()[0].receive_data(Peer(is_system=True).frame(Header(FrameType.PING, 1, 9)))
     with pytest.raises(ProtocolError, match="got an answer from the worker"):
-        feed(welcomed_server(), Header(FrameType.PING, 1, 9, flags=1).encode())
+        feed(connected()[1], Peer().frame(Header(FrameType.PING, 1, 9, flags=1)))
 
 
 def test_long_failures_are_cut_to_what_a_frame_holds() -> None:
@@ -348,8 +403,27 @@ def test_long_failures_are_cut_to_what_a_frame_holds() -> None:
     assert read.detail.endswith("end")
 
 
-def test_secrets_do_not_show() -> None:
-    assert "secret" not in repr(HELLO)
+def test_the_secret_is_in_no_byte_that_is_sent() -> None:
+    worker, server = WorkerConnection(HELLO, SECRET), ServerConnection()
+    sent = worker.data_to_send()
+    feed(server, sent)
+    server.challenge(SECRET)
+    sent += (answer := server.data_to_send())
+    worker.receive_data(answer)
+    assert SECRET.encode() not in sent + worker.data_to_send()
+
+
+@pytest.mark.parametrize("other", ["Secret", "", "secret "])
+def test_a_system_that_does_not_know_the_secret_is_left(other: str) -> None:
+    worker, server = WorkerConnection(HELLO, SECRET), ServerConnection()
+    feed(server, worker.data_to_send())
+    server.challenge(other)
+    with pytest.raises(UnprovedError, match="token: the peer has not proved that it knows this job's own"):
+        worker.receive_data(server.data_to_send())
+    assert worker.state is WorkerState.CLOSED
+
+
+def test_messages_do_not_show_values() -> None:
     with pytest.raises(FrameError) as caught:
         Hello.decode(HELLO.encode().replace(b'"job_id":"job"', b'"job_id":["secret"]'))
     assert "secret" not in str(caught.value)

@@ -21,12 +21,11 @@ OTHER = BatchLayout.of([("image", "float32", (4, 3)), ("label", "int64", (4,))])
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"token": "a guess"}, "token: got another one, expected the job's own"),
         ({"num_workers": 3}, "num_workers: got 3, expected 2"),
         ({"worker": 2}, "worker: got index 2, expected 0 to 1"),
         ({"input_digest": "other"}, "input_digest: got 'other', expected 'digest'"),
         ({"layout": OTHER.to_json()}, "layout: field 1: got 'label: int64[4]', expected 'label: int32[4]'"),
-        ({"protocol_min": 2, "protocol_max": 2}, "protocol: got 2 to 2, expected 1"),
+        ({"protocol_min": 1, "protocol_max": 1}, "protocol: got 1 to 1, expected 2"),
     ],
 )
 def test_a_worker_that_disagrees_is_refused_before_any_data(changes: dict[str, Any], text: str) -> None:
@@ -37,6 +36,29 @@ def test_a_worker_that_disagrees_is_refused_before_any_data(changes: dict[str, A
         with pytest.raises(EOFError):
             worker.read_frame()
         assert [entry.connects for entry in run.ring.stats().workers] == [0, 0]
+
+
+def test_without_the_token_nobody_joins_or_disturbs_a_worker(caplog: pytest.LogCaptureFixture) -> None:
+    with Loopback() as run:
+        future = run.start_sender(0, count=4)
+        assert take_numbered(run.ring, count=2) == [0, 1]
+        with RawWorker(run.receiver.address, run.identity(0, token="a guess"), SMALL) as stranger:
+            answer = stranger.send_hello()
+            assert answer.header.type is FrameType.ERR
+            assert Failure.decode(answer.payload).text == "PROOF: its tag is not that of its content"
+        assert take_numbered(run.ring) == [2, 3]
+        run.ring.close()
+        assert future.result(timeout=60).reconnects == 0
+
+
+def test_a_worker_leaves_a_system_that_does_not_know_its_token() -> None:
+    with Loopback() as run:
+        sender = Sender(run.receiver.address, run.identity(0, token="a guess"), SMALL)
+        with pytest.raises(
+            RefusedError, match="refuses worker 0 of job 'job': token: the peer has not proved"
+        ):
+            sender.run(numbered_input(SMALL, 0, 1, 1))
+        assert run.ring.stats().workers[0].connects == 0
 
 
 def test_the_sender_raises_a_refusal_with_the_text() -> None:
@@ -95,7 +117,7 @@ def noise(sock: socket.socket) -> None:
 
 
 def huge_hello(sock: socket.socket) -> None:
-    sock.sendall(b"CSBS\x01\x01" + bytes(18) + (1 << 30).to_bytes(8, "little") + bytes(32))
+    sock.sendall(b"CSBS\x02\x01" + bytes(18) + (1 << 30).to_bytes(8, "little") + bytes(32))
 
 
 @pytest.mark.parametrize("speak", [http, tls, noise, huge_hello])
@@ -167,7 +189,7 @@ def test_secrets_are_in_no_log_and_no_message(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.DEBUG)
     with Loopback() as run:
         for token in ("a secret", "another secret"):
-            with run.raw_worker(0, token=token) as worker:
+            with RawWorker(run.receiver.address, run.identity(0, token=token), SMALL) as worker:
                 worker.send_hello()
         assert "secret" not in repr(run.spec) + repr(run.identity(0))
     assert caplog.records

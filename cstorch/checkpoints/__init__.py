@@ -58,6 +58,8 @@ def load(
 ) -> Any:
     """Read a checkpoint of `save`, a file of `torch.save`, or safetensors.
 
+    An HDF5 file is compared with its checksums. One that another program or an older release wrote has none.
+
     Tensors of an HDF5 file are memory-mapped: their elements are read when they are used, and writing into
     one changes no file. Compressed ones, from other writers of the format, are read immediately. A file that
     is modified in place while its tensors are in use (`save` replaces it instead) changes them.
@@ -70,8 +72,9 @@ def load(
         mmap: accepted as by `torch.load`, without effect.
 
     Raises:
-        CheckpointError: the file is missing, truncated, not finished, of another version or another kind,
-            or contains Python objects that could only be restored by running code from the file.
+        CheckpointError: the file is missing, damaged, not finished, of another version or another kind,
+            refers to other files, or contains Python objects that could only be restored by running code
+            from the file.
         ObjectStoreError: an object cannot be read.
     """
     if object_store.is_url(path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import mmap
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 import h5py
@@ -17,10 +18,12 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from cstorch.checkpoints.checksums import Checksums
 from cstorch.checkpoints.encoding import decode_object, decode_tree
 from cstorch.checkpoints.hdf5 import (
     ARRAY,
     BYTES,
+    CHECKSUMS,
     LINKED,
     METADATA,
     NONE,
@@ -31,11 +34,14 @@ from cstorch.checkpoints.hdf5 import (
     TENSOR,
     VERSION,
     VERSION_KEY,
+    check_heaps,
     data_set,
     read_array,
     text,
 )
 from cstorch.errors import CheckpointError
+
+log = logging.getLogger("cstorch")
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _OLD_VERSION = 0.4
@@ -43,27 +49,41 @@ _OLD_TYPE = "__H5_TYPE__"
 
 
 def read(path: Path) -> Any:
-    """Read the nest in an HDF5 file."""
+    """Read the nest in an HDF5 file.
+
+    Raises:
+        CheckpointError: the file is damaged, is not a checkpoint, or refers to other files.
+    """
     try:
-        with h5py.File(path, "r") as file:
-            return _Reader(file, path).read()
-    except (OSError, KeyError, ValueError, RuntimeError) as error:  # of h5py and json, for damage
+        with path.open("rb") as raw:
+            checksums = Checksums.read(path, raw.fileno())
+            if checksums is None:
+                check_heaps(path)
+            else:
+                checksums.check(raw.fileno())
+            with h5py.File(path, "r") as file:
+                return _Reader(file, path, raw, checksums).read()
+    except CheckpointError:
+        raise
+    except Exception as error:  # h5py and json raise errors of many classes for damage
         raise CheckpointError(
-            f"{path} is damaged or truncated ({error}); expected a complete checkpoint: copy or save it again"
+            f"{path} is damaged or truncated ({str(error) or type(error).__name__}); expected a complete "
+            "checkpoint: load an older one, or copy or save it again"
         ) from error
 
 
 class _Reader:
     """Reads leaves of an open file."""
 
-    def __init__(self, file: h5py.File, path: Path) -> None:
+    def __init__(self, file: h5py.File, path: Path, raw: BinaryIO, checksums: Checksums | None) -> None:
         self._file = file
         self._path = path
+        self._checksums = checksums
         self._read: dict[str, Any] = {}
         self._objects: list[str] = []
-        with path.open("rb") as raw:
-            # Copy-on-write: writing into a tensor changes no file.
-            self._map = mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._is_old = False
+        # Copy-on-write: writing into a tensor changes no file.
+        self._map = mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self) -> Any:
         """Read the whole nest."""
@@ -74,14 +94,27 @@ class _Reader:
                     f"{self._path}: the program that wrote it was stopped before the end; expected the mark "
                     f"{SUCCESS}, load an older checkpoint"
                 )
+            if self._checksums is None and self._file.attrs.get(CHECKSUMS, False):
+                raise CheckpointError(
+                    f"{self._path}: its checksums are missing: it was truncated, or another program changed "
+                    "it; load an older checkpoint or copy the file again; if it was changed on purpose, "
+                    f"delete the attribute {CHECKSUMS} of the file"
+                )
             found = decode_tree(text(self._file.id, SPEC), self._leaf)
         elif version == _OLD_VERSION:
-            found = _without_spec({key: self._old_leaf(key) for key in _data_sets(self._file)})
+            self._is_old = True
+            found = _without_spec({key: self._leaf(key) for key in _data_sets(self._file)})
         else:
             got = "no version (another kind of HDF5 file)" if version is None else f"version {version}"
             raise CheckpointError(
                 f"{self._path} has {got}, expected a checkpoint of version {_OLD_VERSION} or {VERSION}; "
                 "load it with the release that wrote it and save it there with torch.save"
+            )
+        if self._checksums is None:
+            log.info(
+                "%s has no checksums: an older release or another program wrote it; save it again to have "
+                "damage noticed",
+                self._path,
             )
         if self._objects:
             warnings.warn(
@@ -93,10 +126,21 @@ class _Reader:
 
     def _leaf(self, key: str) -> Any:
         if key not in self._read:
-            self._read[key] = self._read_leaf(key)
+            try:
+                self._read[key] = self._read_leaf(key)
+            except CheckpointError:
+                raise
+            except Exception as error:  # see `read`
+                reason = str(error) or type(error).__name__
+                raise CheckpointError(
+                    f"{self._path} is damaged: {key} cannot be read ({reason}); load an older checkpoint, or "
+                    "copy or save it again"
+                ) from error
         return self._read[key]
 
     def _read_leaf(self, key: str) -> Any:
+        if self._is_old:
+            return self._old_leaf(key)
         described = json.loads(text(self._file.id, key + METADATA))[key + METADATA]
         kind = described["__TYPE__"]
         if kind == LINKED:
@@ -110,6 +154,7 @@ class _Reader:
         return None if kind == NONE else self._object(key)
 
     def _old_leaf(self, key: str) -> Any:
+        data_set(self._file, key)  # refuses links
         data = self._file[key]
         kind = _text(data.attrs.get(_OLD_TYPE, "")).removeprefix("Deferred")
         if kind.startswith("TorchTensor"):
@@ -143,7 +188,9 @@ class _Reader:
         shape, dtype, offset = data.shape, data.dtype, data.get_offset()
         size = math.prod(shape)
         if offset is None or not dtype.isnative or offset % dtype.itemsize or not size:
-            return torch.from_numpy(read_array(data))
+            return torch.from_numpy(read_array(data, len(self._map)))
+        if self._checksums is not None and not self._checksums.covers(key, offset, dtype.str, shape):
+            raise ValueError("its checksum is missing")
         # numpy and PyTorch share this type: dtypes that only PyTorch has are stored as integers.
         element = torch.from_numpy(np.empty(0, dtype)).dtype
         return torch.frombuffer(self._map, dtype=element, count=size, offset=offset).view(shape)

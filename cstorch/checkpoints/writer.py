@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ import torch
 
 from cs_toolkit import __version__
 from cs_toolkit.files import replacing
+from cstorch.checkpoints.checksums import Extent, append_checksums
 from cstorch.checkpoints.encoding import OBJECT_TYPES, encode_object, encode_tree, leaf_spec, tree_leaves
 from cstorch.checkpoints.hdf5 import (
     ARRAY,
     BYTES,
+    CHECKSUMS,
     LINKED,
     METADATA,
     NONE,
@@ -73,29 +74,28 @@ def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
         file.attrs[VERSION_KEY] = VERSION
         file.attrs["__cstorch_version__"] = __version__
         file.attrs[SPEC] = encode_tree(state)
+        file.attrs[CHECKSUMS] = True
         writer = _Writer(file)
         for key, leaf in entries:
             writer.put(key, leaf)
-        placed = sorted(writer.placed, key=itemgetter(0))
         with ThreadPoolExecutor(1, "checkpoint") as pool:
-            written = pool.submit(write_elements, path, placed, writer.end)
+            written = pool.submit(write_elements, path, writer.placed)
             writer.put_descriptions()
-            written.result()
+            extents = written.result()
         file.attrs[SUCCESS] = True
+    append_checksums(path, extents)
 
 
 class _Writer:
     """Writes leaves into an open file, except the elements of tensors and arrays.
 
     Attributes:
-        placed: elements with their offsets in the file.
-        end: offset after the last element.
+        placed: keys with the places of their elements, and the elements.
     """
 
     def __init__(self, file: h5py.File) -> None:
         self._file = file
-        self.placed: list[tuple[int, Elements]] = []
-        self.end = 0
+        self.placed: list[tuple[str, Extent, Elements]] = []
         self._written: dict[tuple[Any, ...], str] = {}
         self._described: dict[str, dict[str, Any]] = {}
 
@@ -164,11 +164,12 @@ class _Writer:
 
     def _place(self, key: str, elements: Elements) -> None:
         # Readers need the mark on the data set itself; everything else is in attributes of the file.
-        data = make_array(self._file, key, array_dtype(elements), tuple(elements.shape))
+        dtype, shape = array_dtype(elements), tuple(elements.shape)
+        data = make_array(self._file, key, dtype, shape)
         put_mark(data, "__NUMPY__")
         if elements.nbytes:
-            self.placed.append((data.get_offset(), elements))
-            self.end = max(self.end, data.get_offset() + elements.nbytes)
+            extent = Extent(data.get_offset(), elements.nbytes, dtype.str, shape)
+            self.placed.append((key, extent, elements))
 
 
 def _encode(key: str, value: Any) -> bytes:

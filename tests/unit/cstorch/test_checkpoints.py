@@ -264,6 +264,7 @@ def test_version_0_4_is_rebuilt_from_its_keys_and_runs_nothing(tmp_path: Path) -
 def _saved(path: Path, **attrs: Any) -> Path:
     cp.save({"x": torch.ones(1000)}, path)
     with h5py.File(path, "a") as file:
+        del file.attrs["__checksums__"]  # what else the tests change in it is not noticed as damage
         for name, value in attrs.items():
             if value is None:
                 del file.attrs[name]
@@ -352,7 +353,7 @@ def test_compressed_chunks_and_damaged_ones(tmp_path: Path) -> None:
     assert cp.load(path)["x"].tolist() == [0, 1, 0, 1, 0]
     with h5py.File(path, "a") as file:
         file["x"].id.write_direct_chunk((0,), (8).to_bytes(8, "big") + bytes(8))
-    with pytest.raises(CheckpointError, match="damaged or truncated"):
+    with pytest.raises(CheckpointError, match="damaged: x cannot be read"):
         cp.load(path)
 
 

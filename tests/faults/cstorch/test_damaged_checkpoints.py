@@ -1,0 +1,203 @@
+"""Damaged and hostile HDF5 checkpoints end in an error, soon; none loads wrong values."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import cstorch.checkpoints as cp
+from benchmarks.checkpoints import _training
+from cstorch.errors import CheckpointError
+
+SEED = 35
+SECONDS = 2.0
+
+
+def _state() -> dict[str, Any]:
+    torch.manual_seed(SEED)
+    return {**_training(1), "epoch": 3, "types": (torch.float32, [1, 2.5]), "name": "tiny"}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "checkpoint_1.mdl"
+    cp.save(_state(), path)
+    return path
+
+
+def _damage(content: bytes, kind: str, at: int, bit: int) -> bytes:
+    damaged = bytearray(content)
+    if kind == "flip":
+        damaged[at] ^= 1 << bit
+    elif kind == "page":
+        at -= at % 4096
+        damaged[at : at + 4096] = bytes(len(damaged[at : at + 4096]))
+    elif kind == "cut":
+        del damaged[at:]
+    else:
+        damaged += bytes(bit + 1)
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize(("kind", "times"), [("flip", 150), ("page", 40), ("cut", 20), ("longer", 5)])
+def test_damage_is_an_error_that_names_the_file(saved: Path, tmp_path: Path, kind: str, times: int) -> None:
+    generator, content = random.Random(SEED), saved.read_bytes()
+    path = tmp_path / saved.name
+    for _ in range(times):
+        damaged = _damage(content, kind, generator.randrange(len(content)), generator.randrange(8))
+        if damaged == content:  # zeros were zeroed
+            continue
+        path.write_bytes(damaged)
+        began = time.monotonic()
+        with pytest.raises(CheckpointError, match=re.escape(str(path))) as caught:
+            cp.load(path)
+        assert time.monotonic() - began < SECONDS
+        assert re.search("load an older|copy or save it again|check that the file", str(caught.value))
+
+
+def test_damage_to_elements_names_the_tensor(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / saved.name
+    with h5py.File(saved) as file:
+        at = file["model.wte.weight"].id.get_offset() + 5
+    path.write_bytes(_damage(saved.read_bytes(), "flip", at, 0))
+    with pytest.raises(CheckpointError, match=r"the tensor model\.wte\.weight has changed"):
+        cp.load(path)
+
+
+def test_other_readers_read_the_values(saved: Path) -> None:
+    with h5py.File(saved) as file:
+        assert np.array_equal(file["model.wte.weight"], _state()["model.wte.weight"].numpy())
+
+
+def test_a_deliberate_change_needs_the_mark_removed(saved: Path, tmp_path: Path) -> None:
+    path = shutil.copy(saved, tmp_path / saved.name)
+    with h5py.File(path, "r+") as file:
+        file["model.wte.weight"][...] = 7
+    with pytest.raises(CheckpointError, match=r"delete the attribute __checksums__"):
+        cp.load(path)
+    with h5py.File(path, "r+") as file:
+        del file.attrs["__checksums__"]
+    assert (cp.load(path)["model.wte.weight"] == 7).all()
+
+
+def _without_checksums(saved: Path, path: Path) -> bytes:
+    shutil.copy(saved, path)
+    with h5py.File(path, "r+") as file:
+        del file.attrs["__checksums__"]
+    return path.read_bytes()
+
+
+def test_a_file_without_checksums_loads_with_one_line_in_the_log(
+    saved: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / saved.name
+    _without_checksums(saved, path)
+    with caplog.at_level(logging.INFO, "cstorch"):
+        found = cp.load(path)
+    assert torch.equal(found["model.wte.weight"], _state()["model.wte.weight"])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path} has no checksums: an older release or another program wrote it; save it again to have "
+        "damage noticed"
+    ]
+
+
+def test_zeroed_heaps_of_a_file_without_checksums_end(saved: Path, tmp_path: Path) -> None:
+    """HDF5 itself never returns from reading a text of such a heap."""
+    path = tmp_path / saved.name
+    content = _without_checksums(saved, path)
+    sizes = {
+        match.start(): int.from_bytes(content[match.end() : match.end() + 8], "little")
+        for match in re.finditer(b"GCOL\x01\0\0\0", content)
+    }
+    assert sizes
+    for start, size in sizes.items():
+        damaged = bytearray(content)
+        damaged[start + size // 2 : start + size] = bytes(size - size // 2)
+        path.write_bytes(damaged)
+        began = time.monotonic()
+        with pytest.raises(CheckpointError, match=re.escape(str(path))):
+            cp.load(path)
+        assert time.monotonic() - began < SECONDS
+
+
+def _hostile(path: Path, change: Callable[[h5py.File], None]) -> None:
+    cp.save({"x": torch.ones(4)}, path)
+    with h5py.File(path, "r+") as file:
+        del file.attrs["__checksums__"]
+        del file["x"]
+        change(file)
+
+
+def _huge(file: h5py.File) -> None:
+    file.create_dataset("x", (10**15,), "<f4", chunks=(1 << 20,))
+
+
+def _huge_contiguous(file: h5py.File) -> None:
+    file.create_dataset("x", (10**15,), "<f4")
+
+
+def _external_elements(file: h5py.File) -> None:
+    file.create_dataset("x", (4,), "<f4", external=[("/etc/passwd", 0, 16)])
+
+
+def _external_link(file: h5py.File) -> None:
+    file["x"] = h5py.ExternalLink("/dev/stdin", "/x")
+
+
+def _soft_link(file: h5py.File) -> None:
+    file["x"] = h5py.SoftLink("/y")
+
+
+def _virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((4,), "<f4")
+    layout[:] = h5py.VirtualSource("/etc/other.h5", "x", (4,))
+    file.create_virtual_dataset("x", layout)
+
+
+def _linked_to_itself(file: h5py.File) -> None:
+    file.attrs["x.__metadata__"] = json.dumps({"x.__metadata__": {"__TYPE__": "LinkedObject", "key": "x"}})
+
+
+def _deep(file: h5py.File) -> None:
+    file.attrs["__spec__"] = json.dumps(["*", "[" * 100_000])
+
+
+def _long_number(file: h5py.File) -> None:
+    file.attrs["x.__metadata__"] = '{"x.__metadata__": {"__TYPE__": "ScalarSerializer", "scalar_value": ' + (
+        "9" * 6000 + "}}"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _huge,
+        _huge_contiguous,
+        _external_elements,
+        _external_link,
+        _soft_link,
+        _virtual,
+        _linked_to_itself,
+        _deep,
+        _long_number,
+    ],
+)
+def test_hostile_files_are_refused(tmp_path: Path, change: Callable[[h5py.File], None]) -> None:
+    path = tmp_path / "checkpoint_1.mdl"
+    _hostile(path, change)
+    began = time.monotonic()
+    with pytest.raises(CheckpointError, match=re.escape(str(path))):
+        cp.load(path)
+    assert time.monotonic() - began < SECONDS

@@ -1,4 +1,4 @@
-"""The command line: `cs_system serve`, `member`, `memoryx serve` and `status`."""
+"""The command line: `cs_system serve`, `member`, `memoryx serve`, `status` and `certs`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from cs_system.address import DEFAULT_PORT, is_loopback
+from cs_system.certificate_commands import certs
 from cs_system.errors import CsSystemError
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.garbage import leave_at_exit, use_infrequent_collection
@@ -32,6 +33,9 @@ def main() -> None:
     """A simulated CS system, reached by IP and port, that really trains models."""
     use_infrequent_collection()  # the processes of a system are long-lived, and compile
     leave_at_exit()
+
+
+main.add_command(certs)
 
 
 @main.command()

@@ -87,6 +87,13 @@ class Connection:
         """The address of this machine that the peer is connected to."""
         return str(self._sock.getsockname()[0])
 
+    def handshake(self, limit_s: float) -> None:
+        """Do nothing: only a connection with TLS has a handshake (`cs_toolkit.tls_connection`)."""
+
+    def detach(self) -> socket.socket:
+        """Return the socket, which this object no longer owns; it must not be used any more."""
+        return self._sock
+
     def limit_receive(self, seconds: float | None) -> None:
         """Limit how long a later call waits for bytes; None: no limit.
 

@@ -1,0 +1,212 @@
+"""Credentials of this process for mutual TLS, and the identity of its peers.
+
+A directory has the three files of an identity: `ca.pem`, the certificate of the site's authority; `cert.pem`,
+our own certificate; `key.pem`, its private key. Both sides of a connection prove their identity (mutual TLS),
+with TLS 1.3 only. Only the standard library is imported, because the agents of a job have nothing else.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from cs_toolkit.errors import UsageError
+
+CERTS_VARIABLE = "CS_CERTS"
+"""Environment variable with the directory of the credentials."""
+
+CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.pem", "cert.pem", "key.pem"
+
+Role = Literal["user", "admin", "system"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+# Permissions of a private key that others than its owner have.
+_OTHERS = 0o077
+
+# SSL_OP_ENABLE_KTLS of OpenSSL 3, which Python names from 3.12 on: the kernel encrypts where it can, which
+# spares a copy (Linux with the module `tls`). Where it cannot, OpenSSL does.
+_OP_ENABLE_KTLS = 1 << 3
+
+
+class CredentialsError(UsageError):
+    """The files of an identity are missing, unreadable, damaged, or visible to others."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The subject of a certificate.
+
+    Attributes:
+        name: Common name: a user's name, or the first host of a system.
+        role: Organizational unit; "user" if that is no role of ours, as in certificates of other authorities.
+    """
+
+    name: str
+    role: Role
+
+    @classmethod
+    def of_subject(cls, common_name: str, units: Sequence[str]) -> Identity:
+        """Return the identity of a subject with a common name and organizational units."""
+        return cls(common_name, next((role for role in ROLES if role in units), "user"))
+
+    @classmethod
+    def of_peer(cls, certificate: Mapping[str, Any]) -> Identity:
+        """Return the identity of a certificate in the form of `ssl.SSLSocket.getpeercert`."""
+        pairs = [pair for names in certificate.get("subject", ()) for pair in names]
+        names = [value for key, value in pairs if key == "commonName"]
+        return cls.of_subject(
+            names[0] if names else "", [value for key, value in pairs if key == "organizationalUnitName"]
+        )
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}"
+
+
+class Credentials:
+    """The identity of this process.
+
+    Args:
+        directory: Directory with the three files.
+
+    Raises:
+        CredentialsError: a file is missing or cannot be read, or others can read the private key.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ca, self.certificate, self.key = (
+            directory / name for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE)
+        )
+        for path in (self.ca, self.certificate, self.key):
+            try:
+                with path.open("rb") as file:
+                    file.read(1)
+            except OSError as error:
+                raise CredentialsError(
+                    f"{path}: {error.strerror}; expected {CA_FILE}, {CERTIFICATE_FILE} and {KEY_FILE} in "
+                    "this directory, as `cs_system certs issue` writes them"
+                ) from None
+        mode = self.key.stat().st_mode & 0o777
+        if mode & _OTHERS:
+            raise CredentialsError(
+                f"{self.key}: got mode {mode:04o}, with which others can use this private key; expected "
+                f"0600: chmod 600 {self.key}"
+            )
+
+    @cached_property
+    def server_context(self) -> ssl.SSLContext:
+        """Settings of connections that this process accepts: peers need a certificate of the authority.
+
+        Raises:
+            CredentialsError: the files are damaged.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A session ticket that the client has not read when it closes turns the close into a reset, with
+        # which the server loses the last batches. Connections are long, so that tickets would save nothing.
+        context.num_tickets = 0
+        return self._load(context)
+
+    @cached_property
+    def client_context(self) -> ssl.SSLContext:
+        """Settings of connections that this process makes: the peer's certificate must have its host name.
+
+        Raises:
+            CredentialsError: the files are damaged.
+        """
+        return self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Return the authority's certificate, our certificate and our key, as PEM."""
+        return self.ca.read_bytes(), self.certificate.read_bytes(), self.key.read_bytes()
+
+    def _load(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        restrict(context)
+        file = self.ca
+        try:
+            context.load_verify_locations(self.ca)
+            file = self.certificate
+            context.load_cert_chain(self.certificate, self.key)
+        except ssl.SSLError as error:
+            reason = (error.reason or "unknown").lower().replace("_", " ")
+            raise CredentialsError(
+                f"{file}: cannot be used ({reason}); expected a certificate in PEM, and its key in "
+                f"{KEY_FILE}: issue the certificate again (`cs_system certs issue --force`)"
+            ) from None
+        return context
+
+
+def restrict(context: ssl.SSLContext) -> None:
+    """Allow TLS 1.3 only, and let the kernel encrypt where it can."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # A peer that has shut down its side of the socket may still be answered: all protocols of ours have
+    # frames that end them, so a cut stream is not taken for a complete one.
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
+    if ssl.OPENSSL_VERSION_INFO >= (3, 0):
+        context.options |= _OP_ENABLE_KTLS
+
+
+def find_credentials(given: Path | None, environment: Mapping[str, str]) -> Credentials | None:
+    """Return the credentials in the given directory, else those that the environment names; None without.
+
+    Raises:
+        CredentialsError: the files in this directory cannot be used.
+    """
+    named = environment.get(CERTS_VARIABLE, "").strip()
+    directory = given or (Path(named).expanduser() if named else None)
+    return None if directory is None else Credentials(directory)
+
+
+# -- errors ----------------------------------------------------------------------------------------------
+
+# X509_V_ERR_* of OpenSSL.
+_VERIFICATION = {
+    9: "its certificate is not valid yet: compare the clocks of both machines",
+    10: "its certificate has expired: issue it again (`cs_system certs issue --force`)",
+    18: "its certificate is self-signed, expected one of the authority in our ca.pem",
+    19: "its certificate is of another authority than our ca.pem",
+    20: "its certificate is of another authority than our ca.pem",
+    21: "its certificate is of another authority than our ca.pem",
+    26: "its certificate is that of a user, expected that of a CS system",
+}
+_HOST_MISMATCH = (62, 64)
+
+# Reasons of OpenSSL for errors that another attempt does not remove: alerts of the peer, and foreign bytes.
+_REASONS = {
+    "WRONG_VERSION_NUMBER": "it does not use TLS",
+    "HTTP_REQUEST": "it does not use TLS, and sent an HTTP request",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it sent no certificate",
+    "UNSUPPORTED_PROTOCOL": "it offers only versions of TLS before 1.3",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it requires a certificate, and got none",
+    "TLSV1_ALERT_UNKNOWN_CA": "it refuses our certificate, which is of another authority than its own",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": (
+        "our certificate has expired: issue it again (`cs_system certs issue --force`)"
+    ),
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it refuses our certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it refuses our certificate",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it refuses our certificate for this purpose",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "it accepts only other versions of TLS than 1.3",
+    "TLSV1_ALERT_ACCESS_DENIED": "it refuses our identity",
+}
+
+
+def explain(error: ssl.SSLError, host: str = "") -> str | None:
+    """Describe a peer with which no TLS connection is possible; None for errors that may be temporary.
+
+    Args:
+        error: Error of a handshake, or of the first read after it: the alert of a server that refuses our
+            certificate comes after the handshake, which TLS 1.3 ends first for the client.
+        host: The host to which this process has connected; empty on the accepting side.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _HOST_MISMATCH:
+            return (
+                f"its certificate is not for the host {host!r}: connect by a name or address in it, or issue "
+                "it again with this one (`cs_system certs issue --system`)"
+            )
+        return _VERIFICATION.get(error.verify_code, f"its certificate is invalid: {error.verify_message}")
+    return _REASONS.get(error.reason or "")

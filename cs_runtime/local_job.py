@@ -1,8 +1,8 @@
 """Workers for a program that was started without a launcher: a `csrun_wse` job that runs next to it.
 
 The job runs on this machine or on the nodes of a scheduler, depending on the site. Its first task waits for
-the end of the program. The others run a command, and restart it if a signal kills it. The module itself is
-the launcher of the job and each of its tasks:
+the end of the program. The others become the command, which the launcher restarts if it dies. The module
+itself is the launcher of the job and each of its tasks:
 
     python -m cs_runtime.local_job launch WORKERS LOG_DIR END_FILE COMMAND...
     python -m cs_runtime.local_job task END_FILE COMMAND...
@@ -25,8 +25,6 @@ from csrun.tasks.environment import program_environment, this_toolkit
 from csrun.tasks.processes import signal_on_parent_death
 from csrun.tasks.roles import TaskInfo
 
-MAX_STARTS = 5  # a command that was killed this often will be killed again
-
 _MODULE = "cs_runtime.local_job"
 _POLL_INTERVAL_S = 0.2
 # How long the system has to report why a worker ended before the end of the job ends the program.
@@ -35,7 +33,6 @@ _END_TIMEOUT_S = 15.0
 _OUTPUT_TIMEOUT_S = 2.0
 _LAUNCHER = "csrun_wse: "  # prefix of the launcher's own lines
 _SUCCESS_LINES = ("the chief has finished", "the job completed")
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class LocalJob:
@@ -108,25 +105,12 @@ def launch(workers: str, log_dir: str, end_file: str, *command: str) -> None:
 
 
 def run_task(end_file: str, *command: str) -> int:
-    """Run one task of the job, and return its exit code."""
+    """Run one task of the job, and return its exit code; a worker is replaced by the command."""
     if TaskInfo.from_environment().role == "worker":
-        return run_with_restarts(command)
+        os.execvp(command[0], command)
     while not Path(end_file).exists():
         time.sleep(_POLL_INTERVAL_S)
     return 0
-
-
-def run_with_restarts(command: Sequence[str]) -> int:
-    """Run a command, restart it if a signal other than a stop signal kills it, and return its exit code."""
-    for start in range(1, MAX_STARTS + 1):
-        code = subprocess.run(command, check=False).returncode
-        if code >= 0:
-            return code
-        killer = signal.Signals(-code)
-        if killer in _STOP_SIGNALS or start == MAX_STARTS:
-            break
-        sys.stderr.write(f"killed by {killer.name}; restarting it\n")
-    return 128 - code
 
 
 def _python(module: str) -> list[str]:

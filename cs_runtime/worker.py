@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +15,18 @@ from cs_runtime.input_source import Batch, InputSource
 from cs_runtime.options import RunSettings
 from cs_runtime.terminal import WaitLog
 from cs_stream.batches import BatchLayout
+from cs_stream.errors import ConnectError, ProtocolError
 from cs_stream.run_state import count_before
 from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity
 from cs_system.client import join_run, parse_address
-from cs_system.errors import InputFailedError
+from cs_system.errors import (
+    ConnectionLostError,
+    InputFailedError,
+    RunOverError,
+    SystemUnreachableError,
+)
 from cs_system.messages import InputIdentity
+from csrun.tasks.final_errors import mark_final_error
 from csrun.tasks.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
@@ -41,7 +49,20 @@ def run_worker(source: InputSource, settings: RunSettings, task: TaskInfo, run: 
         NoSystemError: `settings.cs_ip` is missing.
         Exception: Any error of the input function, unchanged, and errors of `cs_stream` and `cs_system`.
     """
-    return open_stream(source, settings, task, run).run()
+    try:
+        return open_stream(source, settings, task, run).run()
+    except RunOverError as error:
+        log.info("%s; this worker was restarted, and continues with the next run", error)
+        return SendSummary(batches=0, bytes=0, seconds=0.0, reconnects=0, end="bye")
+    except Exception as error:
+        if not isinstance(error, _WORTH_A_RESTART):
+            mark_final_error(os.environ)
+        raise
+
+
+# Errors of the connection. Others, of the input function or of a worker that the system refuses, have been
+# reported to the chief, which ends the run: a new process would meet them again.
+_WORTH_A_RESTART = (ConnectError, ProtocolError, ConnectionLostError, SystemUnreachableError)
 
 
 @dataclass(frozen=True)
@@ -100,6 +121,12 @@ def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run:
     sender = Sender((ticket.data_host, ticket.data_port), identity, BatchLayout.of_step(source.inputs()))
     program_skips = settings.options.program_skips_batches
     used = count_before(task.index, task.num_workers, ticket.first_position)
+    if program_skips and os.environ.get("CSRUN_RESTARTS"):
+        log.warning(
+            "this worker was restarted during the run, which began at global step %d, and the program "
+            "positions its input: it must position it at that step, not at that of a newer checkpoint",
+            ticket.first_position,
+        )
     if used:
         _log_position(task.index, ticket.first_position, used, program_skips=program_skips)
     ends = [] if settings.last_step is None else [settings.last_step]

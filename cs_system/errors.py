@@ -207,6 +207,12 @@ class JoinTimeoutError(CsSystemError):
         )
 
 
+class RunOverError(CsSystemError):
+    """A worker asks for a run that has ended: the chief of its job is in a later one."""
+
+    code = "run_over"
+
+
 class WorkersTimeoutError(CsSystemError):
     """Workers did not connect, or sent no first batch, in time."""
 

@@ -175,6 +175,7 @@ def join_run(
     Raises:
         InputRefusedError: `token` is not the one of the job's chief.
         InputMismatchError: the chief has opened another input.
+        RunOverError: the chief is in a later run of the program.
         JoinTimeoutError: the input was not opened in time.
         SystemUnreachableError, NotACsSystemError: no CS system is at the address.
     """

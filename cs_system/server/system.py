@@ -18,6 +18,7 @@ from cs_system.errors import (
     InputRefusedError,
     JoinTimeoutError,
     ReservationLostError,
+    RunOverError,
     SystemBusyError,
     SystemStoppingError,
     clock_text,
@@ -269,6 +270,7 @@ class System:
         Raises:
             InputRefusedError: `token` is not that of the job.
             InputMismatchError: the chief has opened another input where the worker expects its own.
+            RunOverError: the chief is in a later run; the worker was restarted.
             JoinTimeoutError: the input was not opened in time.
             SystemStoppingError: the system is shutting down.
         """
@@ -295,6 +297,10 @@ class System:
             )
         if run.identity is None or (identity is not None and identity.run > run.identity.run):
             return None
+        if identity is not None and identity.run < run.identity.run:
+            raise RunOverError(
+                f"run {identity.run} of the program is over: the chief is in {run.identity.run}"
+            )
         differences = [] if identity is None else run.identity.differences(identity)
         if differences:
             error = InputMismatchError.of(worker, differences)

@@ -42,6 +42,7 @@ from csrun.agent.protocol import (
     Orphaned,
     Output,
     Refused,
+    Restart,
     Signal,
     Start,
     Started,
@@ -109,7 +110,11 @@ class JobLoop:
         self._on_start = on_start
         self._token = token
         self._supervisor = Supervisor(
-            [task.label for task in plan.tasks], plan.grace_s, plan.wind_down_s, plan.requeue_code
+            [task.label for task in plan.tasks],
+            plan.grace_s,
+            plan.wind_down_s,
+            plan.requeue_code,
+            plan.max_restarts,
         )
         self._record = JobRecord.of(plan)
         self._record.scheduler_job_id = plan.outer_job_id or None
@@ -170,6 +175,8 @@ class JobLoop:
         self._watch_queue(now_s)
         self._watch_system(now_s)
         self._report.act(self._supervisor.tick(now_s))
+        for rank in self._supervisor.due_restarts(now_s):
+            self._agents[rank].connection.send(Restart(self._supervisor.restarts(rank)))
         self._report.tick(now_s)
         self._forward_termination_signal()
         self._grant_credit()
@@ -308,7 +315,7 @@ class JobLoop:
                 self._report.act(self._supervisor.handle_job_failure(text, message.exit_code, now_s))
             self._handle_end(rank, agent, message.exit_code, now_s)
         elif isinstance(message, Ended):
-            self._handle_end(rank, agent, message.exit_code, now_s)
+            self._handle_end(rank, agent, message.exit_code, now_s, would_repeat=message.would_repeat)
         elif isinstance(message, Interrupted):
             signum = signal.Signals(message.signum)
             text = (
@@ -319,16 +326,21 @@ class JobLoop:
         elif isinstance(message, Orphaned) and not agent.ended:
             agent.ended = True
             self._handle_loss(rank, f"{self._starter.title}'s daemon there was killed", now_s)
+        elif isinstance(message, Gone) and self._record.tasks[rank].state == "restarting":
+            agent.ended = True  # the job ends before the restart
         elif isinstance(message, Gone):  # without Ended before, the agent never had a task
             self._handle_end(rank, agent, 128 + signal.SIGTERM, now_s)
 
-    def _handle_end(self, rank: int, agent: _Agent, exit_code: int, now_s: float) -> None:
+    def _handle_end(
+        self, rank: int, agent: _Agent, exit_code: int, now_s: float, *, would_repeat: bool = False
+    ) -> None:
         if agent.ended:
             return
-        agent.ended = True
         self._report.output_ended(rank, now_s)
         self._report.record_end(rank, exit_code)
-        self._report.act(self._supervisor.handle_task_end(rank, exit_code, now_s))
+        self._report.act(self._supervisor.handle_task_end(rank, exit_code, now_s, would_repeat=would_repeat))
+        # The agent of a task that will be restarted can still be lost.
+        agent.ended = not self._supervisor.is_restarting(rank)
 
     def _handle_loss(self, rank: int, reason: str, now_s: float) -> None:
         """Handle the loss of a task, whose end will remain unknown."""

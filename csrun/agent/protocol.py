@@ -9,7 +9,7 @@ message.
        | <------------- Hello -------------- |   identity, proof that it knows the job's token
        | -------------- Start -------------> |   (after all agents have connected) proof, command
        | <- Output*, Heartbeat*, Ended, Gone  |
-       | --------- Signal*, Credit* -------> |
+       | --- Signal*, Credit*, Restart* ---> |
 
 Both sides prove that they know the job's token.
 """
@@ -107,6 +107,18 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    """Launcher: the process of the task has ended; run the command of Start once more.
+
+    Attributes:
+        number: 1 for the first restart of the task.
+    """
+
+    kind: ClassVar[str] = "restart"
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """Agent: the task runs with this pid."""
 
@@ -163,10 +175,16 @@ class Orphaned:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Agent: the process of the task has ended; 128 + n for signal n."""
+    """Agent: the process of the task has ended.
+
+    Attributes:
+        exit_code: 128 + n for signal n.
+        would_repeat: the task has reported that it would fail again.
+    """
 
     kind: ClassVar[str] = "ended"
     exit_code: int
+    would_repeat: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +214,7 @@ Message = (
     Challenge
     | Hello
     | Start
+    | Restart
     | Started
     | Refused
     | Output
@@ -214,6 +233,7 @@ _KINDS: dict[str, type[Message]] = {
         Challenge,
         Hello,
         Start,
+        Restart,
         Started,
         Refused,
         Output,

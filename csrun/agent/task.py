@@ -38,6 +38,7 @@ from csrun.agent.protocol import (
     Orphaned,
     Output,
     Refused,
+    Restart,
     Signal,
     Start,
     Started,
@@ -47,6 +48,7 @@ from csrun.agent.protocol import (
 from csrun.errors import CsrunError, RoleError
 from csrun.jobs.record import timestamp
 from csrun.tasks.command import find_command
+from csrun.tasks.final_errors import has_final_error
 from csrun.tasks.place import TaskPlace, load_reader
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe, SignalRelay
@@ -153,6 +155,9 @@ class _Task:
         self._daemon_pid = os.getppid()
         self._start: Start | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._file = ""
+        self._values: dict[str, str] = {}
+        self._earlier_ends: list[dict[str, object]] = []
         self._log: LogWriter | None = None
         self._log_errors: list[str] = []
         self._window = WINDOW_BYTES
@@ -162,7 +167,7 @@ class _Task:
         self._signaled: dict[int, int] = {}
         self._exit_code: int | None = None
         self._reason = "exited"
-        self._started = timestamp()
+        self._started, self._ended = timestamp(), ""
         self._beat_at_s = 0.0
         self._selector = selectors.DefaultSelector()
 
@@ -244,6 +249,8 @@ class _Task:
             self._connection.send(replace(hello, proof=proof))
         elif isinstance(message, Start) and self._start is None:
             self._authenticate_and_start(message)
+        elif isinstance(message, Restart):
+            self._restart(message.number)
         elif isinstance(message, Credit):
             self._window += message.count
         elif isinstance(message, Signal):
@@ -285,15 +292,15 @@ class _Task:
                 f"cannot write the log {start.log}: {error.strerror}; expected a directory that all nodes "
                 f"see and may write: give another one with --log-dir"
             ) from error
-        environment = {
+        self._values = {
             name: text
             for name, text in self._environment.items()
             if name not in start.unset and name not in PRIVATE_VARIABLES
         }
-        environment.update(start.values, CSRUN_JOB_TOKEN=self._token, CSRUN_NODE=self._node)
+        self._values.update(start.values, CSRUN_JOB_TOKEN=self._token, CSRUN_NODE=self._node)
         try:
-            file = find_command(start.command[0], environment.get("PATH", ""))
-            self._process = start_task(start.command, file, environment, start.cpus)
+            self._file = find_command(start.command[0], self._values.get("PATH", ""))
+            self._process = start_task(start.command, self._file, self._values, start.cpus)
         except ToolkitError:
             log.close()
             raise
@@ -303,6 +310,28 @@ class _Task:
         self._connection.send(Started(self._process.pid))
         for signum in self._early_signals:
             self._pass_on(signum)
+
+    def _restart(self, number: int) -> None:
+        """Start the command once more, after its process has ended; the log continues."""
+        start = self._start
+        if start is None or self._exit_code is None or self._ending is not None:
+            return  # the task is about to be ended, and the launcher does not know it yet
+        # Processes that it has left would share memory, files and ports with the new one.
+        signal_processes(descendants(os.getpid(), besides=self._guard_pid), signal.SIGKILL)
+        self._close_pipe()
+        self._earlier_ends.append({"exit_code": self._exit_code, "ended": self._ended})
+        self._exit_code = None
+        values = {**self._values, "CSRUN_RESTARTS": str(number)}
+        try:
+            # The thread that writes the log runs already.
+            self._process = start_task(start.command, self._file, values, start.cpus, threads=True)
+        except ToolkitError as error:
+            self._exit_code = error.exit_code
+            self._connection.send(Note(f"{self._node}: {error}"))
+            self._connection.send(Ended(error.exit_code, would_repeat=False))
+            return
+        os.set_blocking(self._pipe, False)
+        self._connection.send(Started(self._process.pid))
 
     # --- output and end of the task
 
@@ -318,14 +347,18 @@ class _Task:
         assert self._process.stdout is not None
         assert self._log is not None
         if not data:
-            if self._pipe in self._selector.get_map():
-                self._selector.unregister(self._pipe)
-            self._process.stdout.close()
+            self._close_pipe()
             return False
         self._log.write(data)
         self._window -= len(data)
         self._connection.send(Output(data))
         return True
+
+    def _close_pipe(self) -> None:
+        if self._pipe >= 0 and self._pipe in self._selector.get_map():
+            self._selector.unregister(self._pipe)
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _drain(self) -> None:
         for _ in range(DRAIN_READS):
@@ -342,8 +375,11 @@ class _Task:
             select.select([self._signals], [], [], SAME_SIGNAL_S)
             for signum in self._signals.read():
                 self._handle_signal(signum)
-        self._exit_code = exit_code
-        self._connection.send(Ended(exit_code))
+        self._exit_code, self._ended = exit_code, timestamp()
+        assert self._start is not None
+        log_dir, job_id = Path(self._start.log).parent, self._environment["CSRUN_JOB_ID"]
+        repeats = exit_code != 0 and has_final_error(log_dir, self._place.rank, job_id)
+        self._connection.send(Ended(exit_code, repeats))
 
     # --- signals, time, and the end of all processes
 
@@ -432,4 +468,6 @@ class _Task:
             "started": self._started,
             "ended": timestamp(),
             "reason": self._reason,
+            "restarts": len(self._earlier_ends),
+            "earlier_ends": self._earlier_ends,
         }

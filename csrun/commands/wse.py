@@ -50,8 +50,8 @@ The first argument that is not a flag starts the command; everything after it is
 single-task nodes of N nodes the job has S + (N - S) * T tasks.
 
 The output of the tasks appears line by line with the name of the task in front, and without the name in one
-log file per task. Tasks have no standard input. The first task that fails ends the job, and its exit code
-becomes that of csrun_wse.
+log file per task. Tasks have no standard input. A worker whose process dies is restarted, and the run waits
+for it (--max-restarts). Any other task that fails ends the job, and its exit code becomes that of csrun_wse.
 
 Flags may be written with _ or -, as --flag VALUE or --flag=VALUE.
 """
@@ -66,7 +66,7 @@ Examples:
 
 \b
 Defaults of this site: --total-nodes={nodes} --tasks-per-node={tasks} --cpus-per-task={cpus}
-  ('csrun config show' shows where they come from)
+  --max-restarts={restarts} ('csrun config show' shows where they come from)
 """
 
 
@@ -81,6 +81,7 @@ def build_command(site: Site) -> click.Command:
         nodes=site.def_nodes,
         tasks=site.def_tasks_per_node,
         cpus=site.def_cpus_per_task or "(open: tasks share the CPUs)",
+        restarts=site.max_restarts,
     )
 
     @click.command(
@@ -138,6 +139,7 @@ def build_command(site: Site) -> click.Command:
             requeue=queue.requeue,
             warn_before_s=queue.warn_before_s,
             allow_input_change=job.allow_input_change,
+            max_restarts=site.max_restarts if job.max_restarts is None else job.max_restarts,
         )
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         launch_context = LaunchContext(job_id, cwd, environment, this_toolkit(), site, cpus)
@@ -186,6 +188,7 @@ class JobOptions:
     log_dir: Path | None
     grace_period: float
     wind_down: float
+    max_restarts: int | None
     wait: bool
     allow_input_change: bool
 
@@ -264,6 +267,12 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="How long workers may continue after the chief has finished.",
     )
+    @click.option(
+        "--max-restarts",
+        callback=count(0),
+        metavar="N",
+        help="How often each worker whose process dies is restarted; 0 never. Default: the site's.",
+    )
     @click.option("--wait", is_flag=True, help="Wait for a CS system that is busy instead of failing.")
     @click.option(
         "--allow-input-change",
@@ -277,11 +286,14 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         log_dir: Path | None,
         grace_period: float,
         wind_down: float,
+        max_restarts: int | None,
         wait: bool,
         allow_input_change: bool,
         **values: Any,
     ) -> Any:
-        job = JobOptions(recommendation, log_dir, grace_period, wind_down, wait, allow_input_change)
+        job = JobOptions(
+            recommendation, log_dir, grace_period, wind_down, max_restarts, wait, allow_input_change
+        )
         return function(*arguments, job=job, **values)
 
     return command
@@ -305,7 +317,8 @@ def _launch(
         return 0
     _check_system(scheduler, request, context, submit=queue.submit)
     if not queue.submit:
-        return scheduler.run(plan, context.environment)
+        launch = () if queue.job_id else (PROGRAM, *sys.argv[1:])
+        return scheduler.run(replace(plan, launch=launch), context.environment)
     script = scheduler.script(request, context, survey)
     return submit(scheduler, script, plan, context.environment, follow=queue.follow)
 

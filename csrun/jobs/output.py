@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from shlex import join
 
 from csrun.console import STDERR, STDOUT, Console, wants_color
 from csrun.jobs.progress import read_progress
 from csrun.jobs.record import JobRecord, timestamp
-from csrun.jobs.supervisor import Action, ReportFailure, ReportLoss, Supervisor
+from csrun.jobs.supervisor import Action, ReportFailure, ReportLoss, ReportRestart, Supervisor
 from csrun.schedulers.base import LaunchPlan
 from csrun.tasks.signals import INTERRUPTS
 
@@ -90,6 +91,7 @@ class JobReport:
         # Once for all tasks: the record of a job of N tasks would otherwise be written N times at its start.
         task = self._record.tasks[rank]
         task.state, task.pid, task.host = "running", pid, host
+        task.exit_code = task.ended = None
 
     def record_end(self, rank: int, exit_code: int | None) -> None:
         """Record the end of a task; without an exit code it is lost."""
@@ -102,7 +104,11 @@ class JobReport:
         """Report the actions of the supervisor."""
         for action in actions:
             if isinstance(action, ReportFailure):
-                self._failure(action.rank, f"failed with {exit_code_text(action.exit_code)}")
+                restarts = self._record.tasks[action.rank].restarts
+                after = f" after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
+                self._failure(action.rank, f"failed with {exit_code_text(action.exit_code)}{after}")
+            elif isinstance(action, ReportRestart):
+                self._restart(action)
             elif isinstance(action, ReportLoss):
                 self._failure(action.rank, f"is lost: {action.reason}")
             else:
@@ -132,12 +138,14 @@ class JobReport:
     def conclude(self, supervisor: Supervisor, read_signals: Callable[[], list[signal.Signals]]) -> None:
         """Report how the job has ended and wait until everything is printed, or for a signal."""
         self._record.ended, self._record.exit_code = timestamp(), supervisor.exit_code
+        hints = self._find_resume(supervisor)
+        for task in self._record.tasks:
+            task.state = "ended" if task.state == "restarting" else task.state
         self.write_record()
         self.say(f"{supervisor.outcome}; logs: {relative_path(self._plan.log_dir, self._plan)}")
+        for hint in hints:
+            self.say(hint)
         if supervisor.interrupted_by:
-            progress = read_progress(self._plan.log_dir)
-            if progress is not None and (text := progress.resume_hint()):
-                self.say(text)
             self._console.close(INTERRUPTED_FLUSH_S)
             return
         # As any program in a pipeline, wait for a slow reader until a signal comes.
@@ -145,17 +153,49 @@ class JobReport:
             if set(read_signals()) & set(INTERRUPTS):
                 return
 
+    def _find_resume(self, supervisor: Supervisor) -> list[str]:
+        """Record how a training run that has ended early continues, and return the lines that say it."""
+        if not (supervisor.failed or supervisor.interrupted_by):
+            return []  # it has reached its end, or is requeued
+        progress = read_progress(self._plan.log_dir)
+        hint = progress.resume_hint() if progress else None
+        if progress is None or hint is None:
+            return []
+        command = list(self._plan.launch) if progress.resumes else []
+        self._record.resume = {
+            "step": progress.step,
+            "checkpoint_step": progress.checkpoint_step,
+            "checkpoint": progress.checkpoint or None,
+            "model_dir": progress.model_dir,
+            "command": command or None,
+            "hint": hint,
+        }
+        return [hint, *([f"to continue: {join(command)}"] if command else [])]
+
     def close(self) -> None:
         """Print the remaining output of a job that has not started."""
         self._console.close(INTERRUPTED_FLUSH_S)
 
+    def _restart(self, action: ReportRestart) -> None:
+        record = self._record.tasks[action.rank]
+        record.state, record.restarts = "restarting", action.number
+        self.write_record()
+        progress = read_progress(self._plan.log_dir)
+        step = f" after step {progress.step}" if progress else ""
+        self.say(
+            f"{self._name(action.rank)} {ending_text(action.exit_code)}{step}; "
+            f"restart {action.number} of {action.limit} in {action.pause_s:g} s"
+        )
+
+    def _name(self, rank: int) -> str:
+        host = self._record.tasks[rank].host
+        return self._plan.tasks[rank].label + (f" on {host}" if host else "")
+
     def _failure(self, rank: int, how: str) -> None:
         task, tail = self._plan.tasks[rank], self._outputs[rank].tail
         log = relative_path(task.log_path, self._plan)
-        host = self._record.tasks[rank].host
-        where = f" on {host}" if host else ""
         self.say(
-            f"{task.label}{where} {how}; "
+            f"{self._name(rank)} {how}; "
             + (f"its last lines (all of them: {log}):" if tail else f"it has written nothing (log: {log})")
         )
         self.say_raw("".join(f"    {line}\n" for line in tail))
@@ -189,6 +229,16 @@ def exit_code_text(code: int) -> str:
         return f"exit code {code}"
     hint = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
     return f"exit code {code} ({name}{hint})"
+
+
+def ending_text(code: int) -> str:
+    """Return how a process has ended, as the predicate of a sentence."""
+    try:
+        name = signal.Signals(code - 128).name
+    except ValueError:
+        return f"ended with exit code {code}"
+    hint = " (as the kernel does when memory runs out)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
 
 
 class LineSplitter:

@@ -23,7 +23,7 @@ from csrun.tasks.place import Role
 
 RECORD_NAME = "job.json"
 
-TaskState = Literal["planned", "running", "ended", "lost"]
+TaskState = Literal["planned", "running", "restarting", "ended", "lost"]
 
 
 def new_job_id(launcher: str) -> str:
@@ -51,13 +51,20 @@ def timestamp() -> str:
 
 @dataclass(slots=True)
 class TaskRecord:
-    """The state of a task; exit_code is 128 + n for signal n; host is None for this machine."""
+    """The state of a task.
+
+    Attributes:
+        host: None for this machine.
+        exit_code: of its last process; 128 + n for signal n.
+        restarts: how often its process was replaced by a new one.
+    """
 
     state: TaskState = "planned"
     pid: int | None = None
     host: str | None = None
     exit_code: int | None = None
     ended: str | None = None
+    restarts: int = 0
 
 
 @dataclass(slots=True)
@@ -68,6 +75,7 @@ class JobRecord:
         scheduler_job_id: the scheduler's number of the job, once it has one.
         scheduler_step_id: the scheduler's id of this step in a job that was allocated before csrun started;
             None if the whole job is this one.
+        resume: how to continue a training run that has ended early; None for none.
     """
 
     plan: LaunchPlan
@@ -77,6 +85,7 @@ class JobRecord:
     started: str = field(default_factory=timestamp)
     ended: str | None = None
     exit_code: int | None = None
+    resume: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> JobRecord:
@@ -98,6 +107,7 @@ class JobRecord:
             "started": self.started,
             "ended": self.ended,
             "exit_code": self.exit_code,
+            "resume": self.resume,
             "tasks": [
                 {
                     "rank": task.rank,
@@ -110,6 +120,7 @@ class JobRecord:
                     "host": record.host,
                     "exit_code": record.exit_code,
                     "ended": record.ended,
+                    "restarts": record.restarts,
                 }
                 for task, record in zip(self.plan.tasks, self.tasks, strict=True)
             ],

@@ -39,6 +39,7 @@ class JobStatus:
         exit_code: of the launcher, once the job has ended.
         tasks: from the record; empty before the start.
         progress: of training; None if there is none yet.
+        resume: how to continue a training run that has ended early; None for none.
     """
 
     job: KnownJob
@@ -52,6 +53,7 @@ class JobStatus:
     nodes: str
     tasks: tuple[Mapping[str, Any], ...]
     progress: TrainingProgress | None = None
+    resume: Mapping[str, Any] | None = None
 
     @property
     def over(self) -> bool:
@@ -73,6 +75,7 @@ class JobStatus:
             "command": list(self.job.command),
             "log_dir": self.job.log_dir,
             "training": self.progress.to_json() if self.progress else None,
+            "resume": dict(self.resume) if self.resume else None,
             "tasks": [dict(task) for task in self.tasks],
         }
 
@@ -108,6 +111,7 @@ def job_status(
         nodes=view.nodes if view else "",
         tasks=tuple(tasks),
         progress=progress,
+        resume=record.get("resume"),
     )
 
 
@@ -210,16 +214,19 @@ def status_text(found: JobStatus) -> str:
         "started": found.started,
         "ended": found.ended,
         "training": training,
+        "continue": join((found.resume or {}).get("command") or ()),
         "command": join(found.job.command),
         "logs": found.job.log_dir,
     }
     lines = [f"{name:<9} {value}" for name, value in facts.items() if value]
     if found.tasks:
-        rows = [("task", "host", "state", "exit code")]
+        restarted = any(task.get("restarts") for task in found.tasks)
+        rows = [("task", "host", "state", "exit code", *(["restarts"] if restarted else []))]
         for task in found.tasks:
             name = "chief" if task.get("role") == "chief" else f"worker {task.get('index')}"
             code = "-" if task.get("exit_code") is None else str(task.get("exit_code"))
-            rows.append((name, str(task.get("host") or "-"), str(task.get("state")), code))
+            restarts = [str(task.get("restarts") or "-")] if restarted else []
+            rows.append((name, str(task.get("host") or "-"), str(task.get("state")), code, *restarts))
         lines += ["", *columns(rows)]
     return "\n".join(lines) + "\n"
 

@@ -3,6 +3,7 @@
 Its methods take events (the exit of a task, a signal to the launcher, the passing of time) and return what to
 report. The signal for the processes of the job is a property, `termination_signal`. A job
 
+* restarts a worker whose process dies, a limited number of times and after a growing pause;
 * runs until its first task fails, all tasks have exited, or a signal asks the launcher to terminate it;
 * waits a moment after the first failure, so that the other tasks can log their own errors;
 * winds down after the chief has succeeded: the workers have some time to exit;
@@ -21,8 +22,14 @@ WIND_DOWN_NOTE_AFTER_S = 2.0  # workers normally end right after the chief; only
 SAME_INTERRUPT_S = 0.3  # two SIGINT within this time are one Ctrl-C
 # The cause of a failure often affects all tasks: time for each to write related information to its log.
 LAST_WORDS_S = 2.0
+# Pause before the first restart of a worker; it doubles with each one. All are well below the time that the
+# system waits for a lost worker (`cs_system serve --reconnect-s`, 60 s by default).
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 8.0
 
 CHIEF_RANK = 0
+# A usage error, and those of a shell for a command that cannot be executed or does not exist.
+_REPEATING = (2, 126, 127)
 
 
 class Phase(Enum):
@@ -58,7 +65,18 @@ class ReportLoss:
     reason: str
 
 
-Action = Say | ReportFailure | ReportLoss
+@dataclass(frozen=True, slots=True)
+class ReportRestart:
+    """Print how a worker died, and that it is restarted for the `number`-th time after a pause."""
+
+    rank: int
+    exit_code: int
+    number: int
+    limit: int
+    pause_s: float
+
+
+Action = Say | ReportFailure | ReportLoss | ReportRestart
 
 
 class Supervisor:
@@ -69,6 +87,7 @@ class Supervisor:
         grace_s: time from the first signal to the tasks until SIGKILL.
         wind_down_s: time that workers may continue after the chief has exited with 0.
         requeue_code: exit code of the chief that means requeue instead of failure, if any.
+        max_restarts: how often each worker is restarted.
 
     Attributes:
         phase: of the job.
@@ -78,12 +97,20 @@ class Supervisor:
     """
 
     def __init__(
-        self, labels: Sequence[str], grace_s: float, wind_down_s: float, requeue_code: int | None = None
+        self,
+        labels: Sequence[str],
+        grace_s: float,
+        wind_down_s: float,
+        requeue_code: int | None = None,
+        max_restarts: int = 0,
     ) -> None:
         self._labels = tuple(labels)
         self._grace_s = grace_s
         self._wind_down_s = wind_down_s
         self._requeue_code = requeue_code
+        self._max_restarts = max_restarts
+        self._restarts = [0] * len(labels)
+        self._restart_at_s: dict[int, float] = {}
         self._running = set(range(len(labels)))
         self._deadline_s: float | None = None
         self._note_at_s: float | None = None
@@ -99,7 +126,7 @@ class Supervisor:
     @property
     def next_tick_s(self) -> float | None:
         """Time at which `tick` next has something to do; None if never."""
-        times = (self._deadline_s, self._note_at_s, self._failure_at_s)
+        times = (self._deadline_s, self._note_at_s, self._failure_at_s, *self._restart_at_s.values())
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -131,8 +158,33 @@ class Supervisor:
             return self._first_signal if self._running else signal.SIGTERM
         return None
 
-    def handle_task_end(self, rank: int, exit_code: int, now_s: float) -> list[Action]:
-        """Handle the exit of a task; exit_code is 128 + n for signal n."""
+    def is_restarting(self, rank: int) -> bool:
+        """Return True if the task has ended and will be restarted."""
+        return rank in self._restart_at_s
+
+    def restarts(self, rank: int) -> int:
+        """Return how often the task was restarted."""
+        return self._restarts[rank]
+
+    def due_restarts(self, now_s: float) -> list[int]:
+        """Return the tasks to restart now; they count as running from here on."""
+        due = [rank for rank, at_s in self._restart_at_s.items() if now_s >= at_s]
+        for rank in due:
+            del self._restart_at_s[rank]
+            self._running.add(rank)
+        return due
+
+    def handle_task_end(
+        self, rank: int, exit_code: int, now_s: float, *, would_repeat: bool = False
+    ) -> list[Action]:
+        """Handle the exit of a task.
+
+        Args:
+            rank: of the task.
+            exit_code: of its process; 128 + n for signal n.
+            now_s: monotonic time.
+            would_repeat: the task would fail again if it were restarted.
+        """
         self._running.discard(rank)
         if self.phase in (Phase.FAILING, Phase.TERMINATING, Phase.KILLING):
             if self.phase is Phase.FAILING and not self._running:
@@ -145,8 +197,14 @@ class Supervisor:
         if rank == CHIEF_RANK and exit_code == self._requeue_code:
             self.exit_code = exit_code
         elif exit_code != 0:
+            if not would_repeat and self._may_restart(rank, exit_code):
+                pause_s = min(FIRST_PAUSE_S * 2 ** self._restarts[rank], LONGEST_PAUSE_S)
+                self._restarts[rank] += 1
+                self._restart_at_s[rank] = now_s + pause_s
+                return [ReportRestart(rank, exit_code, self._restarts[rank], self._max_restarts, pause_s)]
             self.exit_code = exit_code
             self.failed = True
+            self._restart_at_s.clear()
             if self._running:
                 self.phase = Phase.FAILING
                 self._failure_at_s = now_s + LAST_WORDS_S
@@ -158,6 +216,7 @@ class Supervisor:
             self._terminate(signal.SIGTERM, now_s)
         elif rank == CHIEF_RANK:
             self.phase = Phase.WINDING_DOWN
+            self._restart_at_s.clear()
             self._failure_at_s = None  # set if the system was lost: the chief has succeeded without it
             self._deadline_s = now_s + self._wind_down_s
             self._note_at_s = now_s + min(WIND_DOWN_NOTE_AFTER_S, self._wind_down_s)
@@ -245,7 +304,19 @@ class Supervisor:
         self.failed = True
         self._terminate(signal.SIGTERM, now_s)
 
+    def _may_restart(self, rank: int, exit_code: int) -> bool:
+        # The chief has the state of the run, which ends with its process.
+        return (
+            self.phase is Phase.RUNNING
+            and self._failure_at_s is None  # the CS system is not lost
+            and rank != CHIEF_RANK
+            and exit_code not in _REPEATING
+            and CHIEF_RANK in self._running
+            and self._restarts[rank] < self._max_restarts
+        )
+
     def _terminate(self, signum: signal.Signals, now_s: float) -> None:
+        self._restart_at_s.clear()
         self.phase = Phase.TERMINATING
         self._failure_at_s = None
         self._first_signal = signum

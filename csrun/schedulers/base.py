@@ -118,6 +118,7 @@ class LaunchRequest:
         warn_before_s: seconds before its time limit at which a submitted job is asked for a checkpoint;
             None for the scheduler's default.
         allow_input_change: a run may resume with a number of workers that repeats and loses samples.
+        max_restarts: how often each worker whose process dies is restarted.
     """
 
     command: tuple[str, ...]
@@ -131,6 +132,7 @@ class LaunchRequest:
     requeue: bool = False
     warn_before_s: float | None = None
     allow_input_change: bool = False
+    max_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,9 @@ class LaunchPlan:
         tasks: by rank.
         system: address of the CS system to watch; None for none.
         notices: about settings without effect and the like, one line each.
+        max_restarts: how often each worker is restarted; 0 if the scheduler's plan does not set it.
+        launch: the launcher's command line, which starts the job again; empty in a batch script. The command
+            sets it, not the scheduler.
     """
 
     job_id: str
@@ -203,6 +208,8 @@ class LaunchPlan:
     notices: tuple[str, ...]
     grace_s: float
     wind_down_s: float
+    max_restarts: int = field(default=0, kw_only=True)
+    launch: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def requeue_code(self) -> int | None:

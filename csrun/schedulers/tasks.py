@@ -107,6 +107,7 @@ def launcher_arguments(request: LaunchRequest, context: LaunchContext, name: str
         *([f"--mount-dirs={','.join(map(str, request.mount_dirs))}"] if request.mount_dirs else []),
         f"--grace-period={request.grace_s:g}",
         f"--wind-down={request.wind_down_s:g}",
+        f"--max-restarts={request.max_restarts}",
         *(["--wait"] if request.wait else []),
         *(["--requeue"] if request.requeue else []),
         *(["--allow-input-change"] if request.allow_input_change else []),

@@ -31,6 +31,7 @@ class Site:
         def_nodes: default number of nodes of a job.
         def_tasks_per_node: default number of tasks on each node; 2 are the smallest job with both roles.
         def_cpus_per_task: default number of CPUs of each task; None to leave it open.
+        max_restarts: how often a job restarts each worker whose process dies.
         container: runtime of programs; "none" for the environment of `python`.
         python: absolute path of the interpreter of programs; empty for the toolkit's.
         container_image: absolute path of the image: a file, for charliecloud a directory too.
@@ -44,6 +45,7 @@ class Site:
     def_nodes: int = 1
     def_tasks_per_node: int = 2
     def_cpus_per_task: int | None = None
+    max_restarts: int = 3
     container: Container = "none"
     python: str = ""
     container_image: str = ""

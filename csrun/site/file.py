@@ -60,6 +60,10 @@ class GeneralSettings(_Section):
     def_cpus_per_task: Count | None = Field(
         None, description="CPUs of each task of a job without --cpus-per-task. Default: not set."
     )
+    max_restarts: Annotated[int, Field(ge=0, le=values.MAX_COUNT)] = Field(
+        3,
+        description="How often a job without --max-restarts restarts each worker that dies; 0 never.",
+    )
     container: Container = Field(
         "none", description="Container runtime of programs; none for the Python environment of python."
     )

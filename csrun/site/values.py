@@ -83,10 +83,10 @@ def check_mount_dirs(directories: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_mount_dir(directory) for directory in directories))
 
 
-def _count(text: str) -> int:
-    value = parse_count(text)
+def _count(text: str, minimum: int = 1) -> int:
+    value = parse_count(text, minimum)
     if value is None:
-        raise ValueError("expected a whole number of at least 1")
+        raise ValueError(f"expected a whole number of at least {minimum}")
     return value
 
 
@@ -109,6 +109,7 @@ _GENERAL: Mapping[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "def_nodes": (("DEF_NODES",), _count),
     "def_tasks_per_node": (("DEF_TASKS_PER_NODE", "DEF_TASKS"), _count),
     "def_cpus_per_task": (("DEF_CPUS_PER_TASK", "DEF_CPUS"), _count),
+    "max_restarts": (("CSRUN_MAX_RESTARTS",), lambda text: _count(text, 0)),
     "container": (("CSRUN_CONTAINER",), _container),
     "python": (("CSRUN_PROGRAM_PYTHON",), check_path),
     "container_image": (("SINGULARITY_IMAGE",), check_path),

@@ -31,6 +31,7 @@ JOB_VARIABLES = (
     "CSRUN_LOG_DIR",
     "CSRUN_WAIT",
     "CSRUN_REQUEUE",
+    "CSRUN_RESTARTS",
 )
 
 # Exit code of a chief after a checkpoint that SIGUSR1 has requested, if its job then goes back into the

@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _GUARD_SCAN_INTERVAL_S = 0.05
 _GUARD_LIMIT_S = 30.0
 _PROC = Path("/proc")
+_EXEC = str(Path(__file__).with_name("exec_task.py"))
 BETWEEN_SIGNALS_S = 0.2  # two equal signals that arrive together are one
 
 
@@ -50,10 +52,9 @@ def start_task(
     cpus: Collection[int] = (),
     dies_with_parent: bool = True,
     output: int = subprocess.PIPE,
+    threads: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a task in a new session, with empty stdin and one pipe for stdout and stderr.
-
-    The caller must have no other threads.
 
     Args:
         command: program and arguments of the user.
@@ -62,15 +63,21 @@ def start_task(
         cpus: CPUs that the task is pinned to; empty for none.
         dies_with_parent: the kernel kills the task when this process dies.
         output: descriptor for its stdout and stderr instead of a pipe.
+        threads: this process has other threads.
 
     Raises:
         CommandNotExecutableError: the kernel does not execute the file.
         StartError: the machine lacks resources for one more process.
     """
+    arguments, program = [*command], file
+    if threads:
+        numbers = ",".join(map(str, cpus))
+        arguments = [sys.executable, "-I", "-S", _EXEC, str(os.getpid() * dies_with_parent), numbers, file]
+        arguments, program = [*arguments, *command], sys.executable
     try:
         return subprocess.Popen(
-            command,
-            executable=file,
+            arguments,
+            executable=program,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -78,8 +85,9 @@ def start_task(
             stderr=subprocess.STDOUT,
             bufsize=0,
             start_new_session=True,
-            # Python code between fork and exec can deadlock if another thread held a lock at the fork.
-            preexec_fn=_before_exec(cpus, dies_with_parent),
+            # Python code between fork and exec can deadlock if another thread held a lock at the fork. A
+            # process with threads prepares the task in a new interpreter, which costs about 15 ms.
+            preexec_fn=None if threads else _before_exec(cpus, dies_with_parent),
         )
     except OSError as error:
         raise start_error(command[0], error) from error
@@ -233,6 +241,24 @@ def signal_processes(pids: Collection[int], signum: int) -> None:
                 os.kill(pid, signal.SIGCONT)  # otherwise a stopped process would not handle the first one
 
 
+def kill_marked(marks: Mapping[str, str]) -> None:
+    """Kill the processes that were started with all these variables in their environment."""
+    signal_processes(_marked_processes(_environment_entries(marks)), signal.SIGKILL)
+
+
+def _environment_entries(marks: Mapping[str, str]) -> set[bytes]:
+    return {os.fsencode(f"{name}={value}") for name, value in marks.items()}
+
+
+def _marked_processes(marks: set[bytes]) -> list[int]:
+    marked = []
+    for pid in _all_pids():
+        with suppress(OSError):
+            if marks <= set((_PROC / str(pid) / "environ").read_bytes().split(b"\0")):
+                marked.append(pid)
+    return marked
+
+
 class Guard:
     """A process that kills the job's processes if this one dies before `dismiss` is called.
 
@@ -255,7 +281,7 @@ class Guard:
         if self.pid == 0:
             try:
                 os.close(self._write_end)
-                _guard(read_end, {os.fsencode(f"{name}={value}") for name, value in marks.items()}, folder)
+                _guard(read_end, _environment_entries(marks), folder)
             finally:
                 os._exit(0)
         os.close(read_end)
@@ -287,11 +313,7 @@ def _guard(read_end: int, marks: set[bytes], folder: Path | None) -> None:
     empty_scans = 0
     # One empty scan may have missed the child of a process that ended during it.
     while empty_scans < 2 and time.monotonic() < limit_s:
-        marked = []  # processes that were started with all marks ("NAME=value") in their environment
-        for pid in _all_pids():
-            with suppress(OSError):
-                if marks <= set((_PROC / str(pid) / "environ").read_bytes().split(b"\0")):
-                    marked.append(pid)
+        marked = _marked_processes(marks)
         signal_processes(marked, signal.SIGKILL)
         empty_scans = 0 if marked else empty_scans + 1
         time.sleep(_GUARD_SCAN_INTERVAL_S)

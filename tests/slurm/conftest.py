@@ -135,6 +135,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         folder.mkdir()
         clean = {name: text for name, text in on.environment.items() if not name.startswith(FOREIGN)}
         own = {"XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "TEST_MARKER": value}
+        own["CSRUN_MAX_RESTARTS"] = "0"  # tests of restarts set --max-restarts; the others are about endings
         with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
             process = subprocess.Popen(
                 [*before, str(BIN / program), *words],

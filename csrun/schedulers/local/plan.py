@@ -47,6 +47,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, launcher: str) -> 
         notices=tuple(_notices(request, context)),
         grace_s=request.grace_s,
         wind_down_s=request.wind_down_s,
+        max_restarts=request.max_restarts,
     )
 
 

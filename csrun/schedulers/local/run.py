@@ -17,7 +17,7 @@ from shlex import join
 from typing import BinaryIO
 
 from csrun.console import STDERR, occupy_closed_descriptors, write_text
-from csrun.errors import LogDirError
+from csrun.errors import CsrunError, LogDirError
 from csrun.jobs.output import CONSOLE_POLL_S, PROGRESS_INTERVAL_S, JobReport, describe_tasks
 from csrun.jobs.record import JobRecord, known_job, prepare_log_dir
 from csrun.jobs.registry import register
@@ -26,7 +26,16 @@ from csrun.schedulers.base import LaunchPlan, PlannedTask
 from csrun.schedulers.registry import node_name
 from csrun.system_status import CHIEF_REPORT_LIMIT_S, SystemWatch
 from csrun.tasks.command import find_command
-from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
+from csrun.tasks.final_errors import has_final_error
+from csrun.tasks.processes import (
+    Guard,
+    adopt_orphans,
+    descendants,
+    kill_marked,
+    reap,
+    signal_processes,
+    start_task,
+)
 from csrun.tasks.signals import INTERRUPTS, LOOK_INTERVAL_S, PASSED_ON, SignalPipe, SignalRelay
 
 READ_BYTES = 65_536
@@ -78,12 +87,25 @@ class _RunningTask:
                 f"remove it or give another directory with --log-dir"
             ) from error
 
-    def start(self, command: tuple[str, ...], file: str, environment: Mapping[str, str]) -> int:
-        """Start the process and return its pid."""
+    def start(
+        self, command: tuple[str, ...], file: str, environment: Mapping[str, str], restarts: int = 0
+    ) -> int:
+        """Start the process, or another one after its end, and return its pid."""
         own = {**environment, **self.planned.values}
-        self.process = start_task(command, file, own, self.planned.cpus)
+        if restarts:
+            own["CSRUN_RESTARTS"] = str(restarts)
+        self.process = start_task(command, file, own, self.planned.cpus, threads=restarts > 0)
         os.set_blocking(self.pipe, False)
         return self.process.pid
+
+    def reopen_log(self) -> None:
+        """Append to the log from now on.
+
+        Raises:
+            OSError: it can no longer be written.
+        """
+        if self.log is not None and self.log.closed:
+            self.log = self.planned.log_path.open("ab", buffering=0)
 
     @property
     def pipe(self) -> int:
@@ -107,12 +129,19 @@ class _LocalRun:
         self._signals = signals
         self._guard_pid = guard_pid
         self._relay = SignalRelay(guard_pid)
-        self._supervisor = Supervisor([task.label for task in plan.tasks], plan.grace_s, plan.wind_down_s)
+        self._supervisor = Supervisor(
+            [task.label for task in plan.tasks],
+            plan.grace_s,
+            plan.wind_down_s,
+            max_restarts=plan.max_restarts,
+        )
         self._record = JobRecord.of(plan)
         self._tasks: list[_RunningTask] = []
         self._report: JobReport
         self._system: SystemWatch | None = None
         self._rank_by_pid: dict[int, int] = {}
+        self._file = ""
+        self._environment: Mapping[str, str] = {}
         self._signaled: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._signals_only = selectors.DefaultSelector()
@@ -147,13 +176,40 @@ class _LocalRun:
             self._tasks.append(_RunningTask(planned))
         self._selector.register(self._signals, selectors.EVENT_READ)
         self._signals_only.register(self._signals, selectors.EVENT_READ)
-        shared = {**environment, "CSRUN_JOB_TOKEN": token_hex(16), "CSRUN_NODE": node_name(environment)}
-        for rank, task in enumerate(self._tasks):
-            pid = task.start(self._plan.executed, file, shared)
-            self._rank_by_pid[pid] = rank
-            self._selector.register(task.pipe, selectors.EVENT_READ, task)
+        self._file = file
+        self._environment = {
+            **environment,
+            "CSRUN_JOB_TOKEN": token_hex(16),
+            "CSRUN_NODE": node_name(environment),
+        }
+        for rank in range(len(self._tasks)):
+            self._record.tasks[rank].pid = self._start_task(rank)
             self._record.tasks[rank].state = "running"
-            self._record.tasks[rank].pid = pid
+
+    def _start_task(self, rank: int, restarts: int = 0) -> int:
+        task = self._tasks[rank]
+        pid = task.start(self._plan.executed, self._file, self._environment, restarts)
+        self._rank_by_pid[pid] = rank
+        self._selector.register(task.pipe, selectors.EVENT_READ, task)
+        return pid
+
+    def _restart(self, rank: int, now_s: float) -> None:
+        task = self._tasks[rank]
+        if task.pipe >= 0:  # a process of another user, or one that cannot be killed, still has it
+            self._selector.unregister(task.pipe)
+            task.close()
+        try:
+            task.reopen_log()
+        except OSError as error:
+            self._report.say(f"cannot write {task.planned.log_path}: {error.strerror}; the job continues")
+        try:
+            pid = self._start_task(rank, self._supervisor.restarts(rank))
+        except CsrunError as error:
+            self._report.act(self._supervisor.handle_task_end(rank, error.exit_code, now_s))
+            self._report.say(str(error))
+            return
+        self._report.record_start(rank, pid)
+        self._report.write_record()
 
     def _watch(self) -> None:
         while not self._over():
@@ -181,6 +237,8 @@ class _LocalRun:
                     self._end_task(self._rank_by_pid[pid], exit_code, now_s)
             self._relay.tick(now_s)
             self._report.act(self._supervisor.tick(now_s))
+            for rank in self._supervisor.due_restarts(now_s):
+                self._restart(rank, now_s)
             self._report.tick(now_s)
 
     def _over(self) -> bool:
@@ -247,7 +305,11 @@ class _LocalRun:
             reads += 1
         self._report.output_ended(rank, now_s)
         self._report.record_end(rank, exit_code)
-        self._report.act(self._supervisor.handle_task_end(rank, exit_code, now_s))
+        final = has_final_error(self._plan.log_dir, rank, self._plan.job_id)
+        self._report.act(self._supervisor.handle_task_end(rank, exit_code, now_s, would_repeat=final))
+        if self._supervisor.is_restarting(rank):
+            # Processes that it has left would share memory, files and ports with the new one.
+            kill_marked({"CSRUN_JOB_ID": self._plan.job_id, "CSRUN_RANK": str(rank)})
 
     def _kill_everything(self) -> None:
         """Kill the processes that remain after an error, and reap all of them."""

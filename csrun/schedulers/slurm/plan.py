@@ -70,6 +70,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
         notices=plan_notices(request, context),
         grace_s=request.grace_s,
         wind_down_s=request.wind_down_s,
+        max_restarts=request.max_restarts,
         start=srun,
         files={HOST_FILE_NAME: hosts} if hosts else {},
         outer_job_id=allocation.job_id if allocation else "",

@@ -103,7 +103,8 @@ def test_killed_chief_and_killed_worker_change_no_bit(
     os.kill(serving_process(tmp_path), signal.SIGKILL)
     output = finish(job, tmp_path)
     assert job.returncode == 0, output
-    assert "killed by SIGKILL; restarting it" in output
+    assert "was killed by SIGKILL" in output
+    assert "restart 1 of 3" in output
     assert results(output) == {f"step {i}": expected[f"step {i}"] for i in range(21, STEPS + 1)} | {
         "accuracy": expected["accuracy"]
     }

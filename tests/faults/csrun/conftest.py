@@ -81,7 +81,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             process = subprocess.Popen(
                 [*program, "--log-dir=logs", *arguments],
                 cwd=tmp_path,
-                env={**clean, "TEST_MARKER": value},
+                # Tests of restarts set --max-restarts; all others are about how a job ends.
+                env={**clean, "TEST_MARKER": value, "CSRUN_MAX_RESTARTS": "0"},
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

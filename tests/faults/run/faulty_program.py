@@ -30,6 +30,9 @@ from numpy_program import BATCH, NumpyFrontEnd, Scalars  # noqa: E402
 FAULT = os.environ.get("FAULT", "")
 ROLE = os.environ.get("CSRUN_ROLE", "chief") + os.environ.get("CSRUN_TASK_INDEX", "0")
 DIFFERS = FAULT == "differ" and ROLE == "worker1"
+LAST_WORKER = f"worker{int(os.environ.get('CSRUN_NUM_TASKS', '2')) - 2}"
+# Number of the batch at which that worker is killed, by the number of its restarts: DEATHS="0:20 1:35".
+DEATHS = dict(entry.split(":") for entry in os.environ.get("DEATHS", "").split())
 JOINED = Path("worker0_joined")
 JOIN_TIMEOUT_S = 60.0
 
@@ -49,6 +52,8 @@ class FaultyFrontEnd(NumpyFrontEnd):
             JOINED.touch()
         for number, batch in enumerate(super().batches(skip), start=skip):
             if FAULT == "die" and ROLE == "worker1" and number == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if ROLE == LAST_WORKER and f"{number}" == DEATHS.get(os.environ.get("CSRUN_RESTARTS", "0")):
                 os.kill(os.getpid(), signal.SIGKILL)
             if FAULT == "asked early" and number == skip:
                 os.kill(os.getpid(), signal.SIGUSR1)

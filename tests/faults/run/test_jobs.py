@@ -51,7 +51,7 @@ def test_tasks_that_disagree_on_the_input_say_so_in_every_log(system: RunningSys
 
 
 def test_worker_that_is_killed_ends_the_run(system: RunningSystem, tmp_path: Path) -> None:
-    code, output = finish(launch(system, tmp_path, 1000, FAULT="die"))
+    code, output = finish(launch(system, tmp_path, 1000, flags=("--max-restarts=0",), FAULT="die"))
     assert code == 128 + signal.SIGKILL
     assert "worker 1" in output
     wait_idle(system)
@@ -69,6 +69,7 @@ def test_killed_job_continues_bit_for_bit(system: RunningSystem, tmp_path: Path)
     os.kill(pid_of("chief", broken), signal.SIGKILL)
     code, output = finish(job)
     assert code == 128 + signal.SIGKILL, output
+    assert "csrun_wse: to continue: csrun_wse" in output
     wait_idle(system)
     assert 20 <= checkpoint(broken)["state.global_step"] < 60
 
@@ -110,4 +111,5 @@ def test_system_that_dies_is_named(tmp_path: Path) -> None:
         code, output = finish(job)
     assert code == 1
     assert doomed.address in output
+    assert "csrun_wse: to continue: csrun_wse" in output
     assert "Traceback" not in output

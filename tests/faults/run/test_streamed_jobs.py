@@ -96,10 +96,14 @@ def check_continues(streaming: Streaming, whole: Path, broken: Path, num_csx: in
 
 
 def running(
-    streaming: Streaming, folder: Path, num_csx: int, steps: int = 1_000_000
+    streaming: Streaming,
+    folder: Path,
+    num_csx: int,
+    steps: int = 1_000_000,
+    flags: tuple[str, ...] = (),
 ) -> subprocess.Popen[str]:
     """Start a job, and return it once it has written a checkpoint."""
-    job = launch(streaming.system, folder, steps, FAULT="slow", NUM_CSX=str(num_csx))
+    job = launch(streaming.system, folder, steps, flags=flags, FAULT="slow", NUM_CSX=str(num_csx))
     wait_for_log(folder, "saved step 20$", job)
     return job
 
@@ -116,7 +120,7 @@ def running(
 def test_a_job_whose_task_was_killed_continues_bit_for_bit(
     streaming: Streaming, whole: Callable[[int], Path], tmp_path: Path, role: str, num_csx: int
 ) -> None:
-    job = running(streaming, tmp_path, num_csx)
+    job = running(streaming, tmp_path, num_csx, flags=("--max-restarts=0",))
     os.kill(pid_of(role, tmp_path), signal.SIGKILL)
     killed_s = time.monotonic()
     code, output = finish(job)
@@ -125,6 +129,16 @@ def test_a_job_whose_task_was_killed_continues_bit_for_bit(
     assert time.monotonic() - killed_s < 10
     check_nothing_is_left(streaming)
     check_continues(streaming, whole(num_csx), tmp_path, num_csx)
+
+
+def test_a_killed_worker_is_restarted_and_no_bit_changes(
+    streaming: Streaming, whole: Callable[[int], Path], tmp_path: Path
+) -> None:
+    code, output = finish(launch(streaming.system, tmp_path, STEPS, DEATHS="0:40 1:90"))
+    assert code == 0, output
+    assert "restart 2 of 3 in 2 s" in output
+    assert_equal_bit_for_bit(whole(1), tmp_path, STEPS)
+    check_nothing_is_left(streaming)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: FluxSurvey
         notices=plan_notices(request, context),
         grace_s=request.grace_s,
         wind_down_s=request.wind_down_s,
+        max_restarts=request.max_restarts,
         start=start,
         files={},
         outer_job_id=survey.outer_job_id,

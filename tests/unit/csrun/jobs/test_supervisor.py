@@ -6,7 +6,16 @@ import signal
 
 import pytest
 
-from csrun.jobs.supervisor import LAST_WORDS_S, Action, Phase, ReportFailure, ReportLoss, Say, Supervisor
+from csrun.jobs.supervisor import (
+    LAST_WORDS_S,
+    Action,
+    Phase,
+    ReportFailure,
+    ReportLoss,
+    ReportRestart,
+    Say,
+    Supervisor,
+)
 
 LABELS = ("chief", "worker 0", "worker 1")
 
@@ -243,3 +252,65 @@ def test_a_worker_that_ends_with_that_code_has_failed() -> None:
     job = Supervisor(LABELS, grace_s=10, wind_down_s=60, requeue_code=75)
     assert isinstance(job.handle_task_end(1, 75, 0.0)[0], ReportFailure)
     assert job.failed
+
+
+@pytest.fixture
+def restarting() -> Supervisor:
+    return Supervisor(LABELS, grace_s=10, wind_down_s=60, max_restarts=2)
+
+
+def test_a_dead_worker_is_restarted_after_a_growing_pause(restarting: Supervisor) -> None:
+    assert restarting.handle_task_end(2, 137, 5.0) == [ReportRestart(2, 137, 1, 2, 1.0)]
+    assert restarting.is_restarting(2)
+    assert restarting.next_tick_s == 6.0
+    assert restarting.due_restarts(5.9) == []
+    assert restarting.due_restarts(6.0) == [2]
+    assert not restarting.is_restarting(2)
+    assert restarting.handle_task_end(2, 1, 7.0) == [ReportRestart(2, 1, 2, 2, 2.0)]
+    assert restarting.due_restarts(9.0) == [2]
+    assert restarting.handle_task_end(2, 1, 10.0) == [ReportFailure(2, 1)]
+    assert restarting.exit_code == 1
+
+
+def test_each_worker_has_its_own_restarts(restarting: Supervisor) -> None:
+    restarting.handle_task_end(1, 137, 5.0)
+    assert restarting.handle_task_end(2, 137, 5.5) == [ReportRestart(2, 137, 1, 2, 1.0)]
+    assert restarting.due_restarts(6.2) == [1]
+    assert restarting.due_restarts(6.5) == [2]
+
+
+@pytest.mark.parametrize("code", [2, 126, 127])
+def test_an_error_that_would_repeat_is_not_restarted(restarting: Supervisor, code: int) -> None:
+    assert restarting.handle_task_end(2, code, 5.0) == [ReportFailure(2, code)]
+    other = Supervisor(LABELS, grace_s=10, wind_down_s=60, max_restarts=2)
+    assert other.handle_task_end(2, 1, 5.0, would_repeat=True) == [ReportFailure(2, 1)]
+
+
+def test_the_chief_is_not_restarted(restarting: Supervisor) -> None:
+    assert restarting.handle_task_end(0, 137, 5.0) == [ReportFailure(0, 137)]
+    assert restarting.handle_task_end(1, 137, 5.1) == []  # nor a worker after it
+
+
+@pytest.mark.parametrize("end", ["chief succeeds", "chief fails", "interrupted", "lost", "cancelled"])
+def test_nothing_is_restarted_once_the_job_ends(restarting: Supervisor, end: str) -> None:
+    restarting.handle_task_end(1, 0, 4.0)
+    restarting.handle_task_end(2, 137, 5.0)
+    match end:
+        case "chief succeeds":
+            restarting.handle_task_end(0, 0, 5.5)
+        case "chief fails":
+            restarting.handle_task_end(0, 1, 5.5)
+        case "interrupted":
+            restarting.handle_interrupt(signal.SIGINT, 5.5)
+        case "lost":
+            restarting.handle_task_loss(2, "its node is gone", 5.5)
+        case _:
+            restarting.handle_cancellation("Slurm wants it", signal.SIGTERM, 5.5)
+    assert restarting.due_restarts(100.0) == []
+    restarting.handle_task_end(0, 143, 5.6)
+    assert not restarting.has_running_tasks
+
+
+def test_a_worker_that_dies_with_the_system_is_not_restarted(restarting: Supervisor) -> None:
+    restarting.handle_system_loss("the CS system is gone", 5.0, report_limit_s=3.0)
+    assert restarting.handle_task_end(2, 1, 6.0) == [ReportFailure(2, 1)]

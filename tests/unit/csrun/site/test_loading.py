@@ -45,6 +45,7 @@ launcher: slurm
 def_nodes: 5
 def_tasks_per_node: 8
 def_cpus_per_task: 16
+max_restarts: 5
 container: apptainer
 python: /site/env/bin/python
 container_image: /images/cs two.sif
@@ -65,6 +66,7 @@ FULL_SITE = Site(
     def_nodes=5,
     def_tasks_per_node=8,
     def_cpus_per_task=16,
+    max_restarts=5,
     container="apptainer",
     python="/site/env/bin/python",
     container_image="/images/cs two.sif",
@@ -100,6 +102,7 @@ def test_every_variable_arrives_with_its_name() -> None:
         "DEF_NODES": " 5 ",
         "DEF_TASKS_PER_NODE": "8",
         "DEF_CPUS_PER_TASK": "16",
+        "CSRUN_MAX_RESTARTS": "5",
         "CSRUN_CONTAINER": "apptainer",
         "CSRUN_PROGRAM_PYTHON": "/site/env/bin/python",
         "SINGULARITY_IMAGE": "/images/cs two.sif",

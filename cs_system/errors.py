@@ -128,6 +128,37 @@ class ReservationLostError(CsSystemError):
     code = "reservation_lost"
 
 
+class CallRefusedError(CsSystemError):
+    """A call that does not prove that it comes from the job that holds the system."""
+
+    code = "call_refused"
+
+    @classmethod
+    def of(cls, rpc: str) -> CallRefusedError:
+        """Make the error; `rpc` is the name of the call."""
+        return cls(
+            f"the call {rpc} is not one of the job that holds the CS system, or was changed or repeated on "
+            "its way; if it was yours, check the network to the system, and start the job again: training "
+            "resumes from its last checkpoint"
+        )
+
+
+class TensorDamagedError(CsSystemError):
+    """A tensor that was changed on its way between client and system."""
+
+    code = "tensor_damaged"
+
+    @classmethod
+    def of(cls, name: str) -> TensorDamagedError:
+        """Make the error for a tensor."""
+        return cls(
+            f"tensor {name!r} was changed on its way between the chief and the CS system, its digest is that "
+            "of other bytes; check the network between them, and start the job again: training resumes from "
+            "its last checkpoint",
+            tensor=name,
+        )
+
+
 class WrongOrderError(CsSystemError):
     """A call that does not fit the state of the run, such as running steps before programming."""
 

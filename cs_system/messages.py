@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from cs_system.authentication import TensorTags
 from cs_system.errors import WireFormatError
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
@@ -189,9 +190,12 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 def pack_tensors(
-    tensors: Mapping[str, np.ndarray], chunk_bytes: int = CHUNK_BYTES
+    tensors: Mapping[str, np.ndarray], tags: TensorTags, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[list[pb.TensorChunk]]:
-    """Pack tensors into groups of chunks with at most `chunk_bytes` of data; no tensors give no group."""
+    """Pack tensors into groups of chunks with at most `chunk_bytes` of data; no tensors give no group.
+
+    The groups have to be made in the order in which they are sent, because of their digests.
+    """
     group: list[pb.TensorChunk] = []
     room = chunk_bytes
     for name, array in tensors.items():
@@ -206,6 +210,7 @@ def pack_tensors(
             if offset == 0:
                 chunk.dtype = array.dtype.name
                 chunk.shape.extend(array.shape)
+            tags.add(chunk)
             group.append(chunk)
             room -= len(chunk.data)
             offset += len(chunk.data)
@@ -223,14 +228,17 @@ class TensorAssembler:
     """Builds tensors from chunks in the order of `pack_tensors`.
 
     Args:
+        tags: The digests of the chunks.
         accept: Called with (name, dtype, shape) before a tensor's memory is allocated; raises to refuse it.
 
     Attributes:
         complete_bytes: Size of the tensors that `take` would return.
     """
 
-    def __init__(self, accept: Callable[[str, str, tuple[int, ...]], None] | None = None) -> None:
-        self._accept = accept
+    def __init__(
+        self, tags: TensorTags, accept: Callable[[str, str, tuple[int, ...]], None] | None = None
+    ) -> None:
+        self._tags, self._accept = tags, accept
         self._tensors: dict[str, np.ndarray] = {}
         self._names: set[str] = set()
         self._open: tuple[str, memoryview, int] | None = None
@@ -241,8 +249,10 @@ class TensorAssembler:
 
         Raises:
             WireFormatError: a gap, an overlap, a part without its beginning, an unknown dtype.
+            TensorDamagedError: a chunk was changed on its way.
         """
         for chunk in chunks:
+            self._tags.check(chunk)
             name, room, done = self._open or self._begin(chunk)
             if self._open is not None and (chunk.name != name or chunk.offset != done):
                 raise WireFormatError(

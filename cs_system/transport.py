@@ -19,11 +19,12 @@ from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 
 # Incremented by every change of the control plane that the other side cannot ignore.
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 PROTOCOL_KEY = "cs-protocol"
 TOOLKIT_KEY = "cs-toolkit"
 RESERVATION_KEY = "cs-reservation"
+PROOF_KEY = "cs-proof"
 ERROR_KEY = "cs-error-bin"
 
 # A killed process closes its connections immediately; keepalive detects a lost machine or network.
@@ -60,10 +61,14 @@ CLIENT_OPTIONS = (
 Metadata = tuple[tuple[str, str], ...]
 
 
-def client_metadata(reservation: str | None = None) -> Metadata:
-    """Return the metadata of every call."""
-    common = ((PROTOCOL_KEY, str(PROTOCOL_VERSION)), (TOOLKIT_KEY, TOOLKIT_VERSION))
-    return common if reservation is None else (*common, (RESERVATION_KEY, reservation))
+def client_metadata(reservation: str = "", proof: str = "") -> Metadata:
+    """Return the metadata of a call, with those of a reservation and of a job if there are any."""
+    of_job = ((RESERVATION_KEY, reservation), (PROOF_KEY, proof))
+    return (
+        (PROTOCOL_KEY, str(PROTOCOL_VERSION)),
+        (TOOLKIT_KEY, TOOLKIT_VERSION),
+        *(item for item in of_job if item[1]),
+    )
 
 
 def check_client(metadata: Mapping[str, str]) -> None:

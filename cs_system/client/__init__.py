@@ -24,12 +24,22 @@ from dataclasses import dataclass
 from typing import Self
 
 from cs_system.address import SystemAddress, parse_address
+from cs_system.authentication import CallSigner
 from cs_system.client.connection import Connection
 from cs_system.client.reservation import OnWait, Reservation, StateStream, StepOutputs, StepStream
-from cs_system.errors import ConnectionLostError, JoinTimeoutError, SystemBusyError, clock_text
+from cs_system.errors import (
+    ConnectionLostError,
+    InputRefusedError,
+    JoinTimeoutError,
+    SystemBusyError,
+    clock_text,
+)
 from cs_system.messages import InputIdentity, identity_to_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.status import SystemInfo, read_info
+from cs_system.transport import client_metadata
+from cs_toolkit.sealing import seal
+from cs_toolkit.wire import is_proof
 
 __all__ = [
     "Reservation",
@@ -111,14 +121,16 @@ class SystemClient:
             SystemStoppingError: the system is shutting down.
         """
         connection = self._connection
-        request = pb.ReserveRequest(job=job, token=token, wait=wait, owner=this_user())
+        sealed_token = seal(token.encode("utf-8", "surrogateescape"), connection.public_key)
+        request = pb.ReserveRequest(job=job, sealed_token=sealed_token, wait=wait, owner=this_user())
         lease = connection.stream("Reserve", request)
         deadline = time.monotonic() + timeout_s
         try:
             with connection.errors():
                 for event in lease:
                     if event.WhichOneof("event") == "granted":
-                        return Reservation(connection, lease, event.granted.reservation)
+                        signer = CallSigner(token, connection.nonce)
+                        return Reservation(connection, lease, event.granted.reservation, signer)
                     if time.monotonic() > deadline:
                         raise SystemBusyError.of(event.queued.held_by, event.queued.since, timeout_s)
                     if on_wait is not None:
@@ -180,17 +192,19 @@ def join_run(
         SystemUnreachableError, NotACsSystemError: no CS system is at the address.
     """
     request = pb.JoinRequest(
-        job=job, token=token, identity=None if identity is None else identity_to_wire(identity), worker=worker
+        job=job, identity=None if identity is None else identity_to_wire(identity), worker=worker
     )
     deadline = time.monotonic() + timeout_s
     connection = Connection(address, CONNECT_TIMEOUT_S)
+    signer = CallSigner(token, connection.nonce)
     try:
         while True:
             left_s = max(0.0, deadline - time.monotonic())
             request.timeout_s = min(_JOIN_SLICE_S, left_s)
             try:
                 limit_s = request.timeout_s + _ANSWER_MARGIN_S
-                reply = connection.call("JoinRun", request, timeout_s=limit_s)
+                call, proof = signer.sign("JoinRun", "", request)
+                reply = connection.call("JoinRun", request, limit_s, client_metadata(proof=proof))
             except JoinTimeoutError as error:
                 if left_s <= _JOIN_SLICE_S:
                     raise JoinTimeoutError.after(job, timeout_s, error.fields["state"]) from None
@@ -201,6 +215,12 @@ def join_run(
                         f"{error.fields['state']}"
                     )
                 continue
+            given, reply.proof = reply.proof, ""
+            if not is_proof(given, call.prove_answer(reply)):
+                raise InputRefusedError(
+                    f"{address} does not prove that it knows the token of job {job}: its answer was changed "
+                    "on the way, or it is no system of this job"
+                )
             return RunTicket(reply.data_host or address.host, reply.data_port, reply.first_position)
     finally:
         connection.close()

@@ -25,7 +25,13 @@ from cs_system.errors import (
 )
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.proto import cs_system_pb2_grpc
-from cs_system.transport import CLIENT_OPTIONS, PROTOCOL_VERSION, client_metadata, error_from_metadata
+from cs_system.transport import (
+    CLIENT_OPTIONS,
+    PROTOCOL_VERSION,
+    Metadata,
+    client_metadata,
+    error_from_metadata,
+)
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 
 # Status codes of calls that arrive while a system is shutting down, or later.
@@ -39,6 +45,10 @@ class Connection:
         address: Address of the control plane.
         timeout_s: Limit for the first answer.
 
+    Attributes:
+        nonce: Nonce of the system's process.
+        public_key: Key to seal secrets to it.
+
     Raises:
         SystemUnreachableError: nothing answers there.
         NotACsSystemError: something else answers.
@@ -47,6 +57,7 @@ class Connection:
 
     def __init__(self, address: SystemAddress, timeout_s: float) -> None:
         self.address = address
+        self.nonce, self.public_key = "", b""
         self._timeout_s = timeout_s
         probe(address, timeout_s)
         self._channel = grpc.insecure_channel(str(address), options=CLIENT_OPTIONS)
@@ -76,9 +87,10 @@ class Connection:
             raise ProtocolMismatchError.between(
                 PROTOCOL_VERSION, TOOLKIT_VERSION, info.protocol, info.version
             )
+        self.nonce, self.public_key = info.nonce, info.public_key
 
     def call(
-        self, rpc: str, request: Any, timeout_s: float | None = None, reservation: str | None = None
+        self, rpc: str, request: Any, timeout_s: float | None = None, metadata: Metadata | None = None
     ) -> Any:
         """Make a call with a single answer; `request` is a message or an iterator of messages.
 
@@ -87,13 +99,14 @@ class Connection:
             ConnectionLostError: the connection broke.
         """
         with self.errors():
-            return getattr(self._stub, rpc)(request, timeout=timeout_s, metadata=client_metadata(reservation))
+            return self.stream(rpc, request, timeout_s, metadata)
 
     def stream(
-        self, rpc: str, request: Any, reservation: str | None = None, timeout_s: float | None = None
+        self, rpc: str, request: Any, timeout_s: float | None = None, metadata: Metadata | None = None
     ) -> Any:
         """Make a call with many answers: an iterator with `cancel()`. Iterate over it inside `errors`."""
-        return getattr(self._stub, rpc)(request, timeout=timeout_s, metadata=client_metadata(reservation))
+        stub = getattr(self._stub, rpc)
+        return stub(request, timeout=timeout_s, metadata=metadata or client_metadata())
 
     @contextmanager
     def errors(self) -> Iterator[None]:

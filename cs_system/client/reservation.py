@@ -13,8 +13,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from cs_system.authentication import Call, CallSigner, TensorTags
 from cs_system.client.connection import Connection
-from cs_system.errors import CsSystemError, StateMismatchError, WrongOrderError
+from cs_system.errors import CsSystemError, StateMismatchError, TensorDamagedError, WrongOrderError
 from cs_system.messages import (
     CHUNK_BYTES,
     InputIdentity,
@@ -25,6 +26,7 @@ from cs_system.messages import (
     step_to_wire,
 )
 from cs_system.proto import cs_system_pb2 as pb
+from cs_system.transport import Metadata, client_metadata
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.step import StepInterface, StepSource
 
@@ -75,8 +77,8 @@ class Reservation:
     ConnectionLostError when the system is gone.
     """
 
-    def __init__(self, connection: Connection, lease: Any, reservation: str) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, lease: Any, reservation: str, signer: CallSigner) -> None:
+        self._connection, self._signer = connection, signer
         self._lease = lease
         self._id = reservation
         self._interface: StepInterface | None = None
@@ -138,7 +140,10 @@ class Reservation:
                 raise StateMismatchError.of(problems)
         failures: list[Exception] = []
         try:
-            self._call("PutState", _state_chunks(state, failures))
+            self._end_steps()
+            call, metadata = self._sign("PutState", None)
+            chunks = _state_chunks(state, call.requested_tensors(), failures)
+            self._connection.call("PutState", chunks, _CALL_TIMEOUT_S, metadata)
         except CsSystemError:
             if failures:
                 raise failures[0] from None
@@ -177,7 +182,7 @@ class Reservation:
             WorkerLostError, InputFailedError: a worker will not come.
         """
         began_s = time.monotonic()
-        stream = self._stream("WatchInput", pb.WatchInputRequest(timeout_s=timeout_s))
+        _, stream = self._stream("WatchInput", pb.WatchInputRequest(timeout_s=timeout_s))
         with self._connection.errors():
             for status in stream:
                 if on_progress is None:
@@ -212,8 +217,9 @@ class Reservation:
             raise WrongOrderError(f"run_steps: got {n} steps, expected at least 1")
         # No time limit, as steps may take days: the system limits its own wait for input, and keepalive
         # notices a system that is gone.
-        call = self._stream("RunSteps", pb.RunStepsRequest(steps=n, output_every=every), timeout_s=None)
-        stream = StepStream(self._connection, call, on_wait)
+        request = pb.RunStepsRequest(steps=n, output_every=every)
+        call, answers = self._stream("RunSteps", request, timeout_s=None)
+        stream = StepStream(self._connection, answers, call.answered_tensors(), on_wait)
         self._steps = stream
         return stream
 
@@ -223,17 +229,25 @@ class Reservation:
         It is meant for another thread than the one that reads the outputs: that thread's iteration ends
         early, with `paused` set, and `run_steps` resumes from there.
         """
-        self._connection.call("PauseSteps", pb.PauseStepsRequest(), reservation=self._id)
+        request = pb.PauseStepsRequest()
+        self._connection.call("PauseSteps", request, metadata=self._sign("PauseSteps", request)[1])
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Fetch the state, or some of it, after the last step; in the dtypes of the program's interface.
 
+        If a tensor arrives damaged, all are fetched once more.
+
         Raises:
+            TensorDamagedError: one has arrived damaged again.
             StateMismatchError: an unknown name.
             WrongOrderError: there is no state, because none was put or a failed step lost it.
         """
         if names is not None and not names:
             return {}
+        try:
+            return self._state_stream(names).read()
+        except TensorDamagedError as error:
+            log.warning("%s; it is fetched once more", str(error).partition(",")[0])
         return self._state_stream(names).read()
 
     def snapshot(self) -> StateStream | None:
@@ -249,8 +263,8 @@ class Reservation:
         return self._state_stream(None) if self._keeps_state and not self._has_large_state() else None
 
     def _state_stream(self, names: Sequence[str] | None) -> StateStream:
-        stream = self._stream("FetchState", pb.FetchStateRequest(names=names or ()))
-        return StateStream(self._connection, stream)
+        call, stream = self._stream("FetchState", pb.FetchStateRequest(names=names or ()))
+        return StateStream(self._connection, stream, call.answered_tensors())
 
     def state(self) -> Mapping[str, np.ndarray]:
         """Return the state after the last step; a large one is fetched lazily, tensor by tensor."""
@@ -274,12 +288,8 @@ class Reservation:
         # Cancelling the lease frees the system as well, but gives no answer to wait for.
         with contextlib.suppress(CsSystemError):
             self._end_steps()
-            self._connection.call(
-                "StopRun",
-                pb.StopRequest(reason=reason or "", release=True),
-                timeout_s=_RELEASE_TIMEOUT_S,
-                reservation=self._id,
-            )
+            request = pb.StopRequest(reason=reason or "", release=True)
+            self._connection.call("StopRun", request, _RELEASE_TIMEOUT_S, self._sign("StopRun", request)[1])
         self._lease.cancel()
 
     def __enter__(self) -> Self:
@@ -297,13 +307,18 @@ class Reservation:
             reason = f"the chief failed: {type(error).__name__}{text and ': '}{text}"
         self.close(reason)
 
+    def _sign(self, rpc: str, request: Any) -> tuple[Call, Metadata]:
+        call, proof = self._signer.sign(rpc, self._id, request)
+        return call, client_metadata(self._id, proof)
+
     def _call(self, rpc: str, request: Any) -> Any:
         self._end_steps()
-        return self._connection.call(rpc, request, timeout_s=_CALL_TIMEOUT_S, reservation=self._id)
+        return self._connection.call(rpc, request, _CALL_TIMEOUT_S, self._sign(rpc, request)[1])
 
-    def _stream(self, rpc: str, request: Any, timeout_s: float | None = _CALL_TIMEOUT_S) -> Any:
+    def _stream(self, rpc: str, request: Any, timeout_s: float | None = _CALL_TIMEOUT_S) -> tuple[Call, Any]:
         self._end_steps()
-        return self._connection.stream(rpc, request, self._id, timeout_s)
+        call, metadata = self._sign(rpc, request)
+        return call, self._connection.stream(rpc, request, timeout_s, metadata)
 
     def _end_steps(self) -> None:
         """Stop steps whose outputs nobody reads any more: the device does one thing at a time."""
@@ -320,7 +335,10 @@ class StepStream(Iterator[StepOutputs]):
         paused: True if `pause_steps` ended the steps before the last one.
     """
 
-    def __init__(self, connection: Connection, call: Any, on_wait: OnWait | None = None) -> None:
+    def __init__(
+        self, connection: Connection, call: Any, tags: TensorTags, on_wait: OnWait | None = None
+    ) -> None:
+        self._tags = tags
         self.end_of_input = self.paused = False
         self._on_wait = on_wait
         self._connection = connection
@@ -328,7 +346,7 @@ class StepStream(Iterator[StepOutputs]):
         self._ended = False
 
     def __next__(self) -> StepOutputs:
-        assembler = TensorAssembler()
+        assembler = TensorAssembler(self._tags)
         with self._connection.errors():
             while not self._ended:
                 event = self._next_event()
@@ -379,14 +397,14 @@ class StateStream:
     Raises (also in `read`): the same errors as `Reservation.fetch_state`.
     """
 
-    def __init__(self, connection: Connection, call: Any) -> None:
-        self._connection, self._call = connection, call
+    def __init__(self, connection: Connection, call: Any, tags: TensorTags) -> None:
+        self._connection, self._call, self._tags = connection, call, tags
         with connection.errors():
             next(self._call)
 
     def read(self) -> dict[str, np.ndarray]:
         """Wait for all of the state and return it, in the dtypes of the program's interface."""
-        assembler = TensorAssembler()
+        assembler = TensorAssembler(self._tags)
         with self._connection.errors():
             for chunk in self._call:
                 assembler.add(chunk.tensors)
@@ -414,10 +432,12 @@ class RemoteState(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) -> Iterator[pb.StateChunk]:
+def _state_chunks(
+    state: Mapping[str, np.ndarray], tags: TensorTags, failures: list[Exception]
+) -> Iterator[pb.StateChunk]:
     """Yield the messages of a state; a failure ends it and is appended, as gRPC hides exceptions."""
     try:
-        for group in pack_tensors(state):
+        for group in pack_tensors(state, tags):
             yield pb.StateChunk(tensors=group)
     except Exception as error:
         failures.append(error)

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from cs_system.authentication import Call, TensorTags
 from cs_system.errors import (
     CsSystemError,
     InputRefusedError,
@@ -37,6 +38,7 @@ from cs_system.server.steps import StepValues
 from cs_system.server.system import STATUS_EVERY_S, System, Ticket
 from cs_system.status import info_to_wire
 from cs_system.transport import (
+    PROOF_KEY,
     PROTOCOL_VERSION,
     RESERVATION_KEY,
     check_client,
@@ -44,6 +46,7 @@ from cs_system.transport import (
     shorten,
     status_code,
 )
+from cs_toolkit.sealing import SealError, SealingKey
 
 T = TypeVar("T")
 
@@ -93,11 +96,23 @@ def _handle_errors(handler: Handler) -> Handler:
     return handle
 
 
+def _for_holder(handler: Handler) -> Handler:
+    """Decorate a handler to refuse calls that do not come from the job that holds the system."""
+
+    @functools.wraps(handler)
+    async def handle(servicer: CsSystemServicer, request: Any, context: Context) -> Any:
+        servicer.check_caller(handler.__name__, request, context)
+        return await handler(servicer, request, context)
+
+    return handle
+
+
 class CsSystemServicer:
     """The gRPC servicer: its methods have the names of the RPCs."""
 
     def __init__(self, system: System) -> None:
         self._system = system
+        self._sealing_key = SealingKey()
         self._offers: dict[str, Offer] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: dict[str, _RunningSteps] = {}
@@ -108,9 +123,11 @@ class CsSystemServicer:
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.SystemInfo:
         """Return the status of the system and of its current run."""
         system = self._system
-        return info_to_wire(
+        info = info_to_wire(
             read_status(system), PROTOCOL_VERSION, system.options.advertise, system.receiver.address[1]
         )
+        info.nonce, info.public_key = system.book.nonce, self._sealing_key.public
+        return info
 
     @_handle_errors
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> None:
@@ -127,7 +144,11 @@ class CsSystemServicer:
             raise InputRefusedError(
                 f"got the owner {owner[:_JOB_CHARS]!r}, expected at most {_JOB_CHARS} printable characters"
             )
-        ticket = system.enter(job, request.token, request.wait, owner)
+        try:
+            token = self._sealing_key.open(request.sealed_token).decode("utf-8", "surrogateescape")
+        except SealError as error:
+            raise InputRefusedError(f"{error}: the token of job {job}; start the job again") from None
+        ticket = system.enter(job, token, request.wait, owner)
 
         async def report_position(position: int, holder: Ticket) -> None:
             await context.write(
@@ -147,18 +168,25 @@ class CsSystemServicer:
     async def JoinRun(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
         """Wait, for a worker, until the chief of its job has opened the input."""
         identity = identity_from_wire(request.identity) if request.HasField("identity") else None
-        first_position = await self._system.join(
-            request.job, request.token, request.timeout_s, identity, request.worker
+
+        def verify(ticket: Ticket) -> Call:
+            return ticket.calls.verify(_metadata(context, PROOF_KEY), "JoinRun", "", request)
+
+        call, first_position = await self._system.join(
+            request.job, verify, request.timeout_s, identity, request.worker
         )
-        return pb.JoinReply(
+        reply = pb.JoinReply(
             data_host=self._system.options.advertise,
             data_port=self._system.receiver.address[1],
             first_position=first_position,
         )
+        reply.proof = call.prove_answer(reply)
+        return reply
 
     # The phases of a run
 
     @_handle_errors
+    @_for_holder
     async def OfferArtifact(self, request: pb.ArtifactOffer, context: Context) -> pb.ArtifactAnswer:
         """Take an artifact; return the digests of the executables that must be uploaded."""
         run = self._run(context)
@@ -177,6 +205,7 @@ class CsSystemServicer:
         return pb.ArtifactAnswer(needed=needed)
 
     @_handle_errors
+    @_for_holder
     async def UploadArtifact(
         self, requests: AsyncIterator[pb.ArtifactChunk], context: Context
     ) -> pb.ArtifactAnswer:
@@ -192,15 +221,17 @@ class CsSystemServicer:
         return pb.ArtifactAnswer()
 
     @_handle_errors
+    @_for_holder
     async def Program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramReply:
         """Compile the loaded artifact for the device."""
         return pb.ProgramReply(seconds=await self._run(context).program_device())
 
     @_handle_errors
+    @_for_holder
     async def PutState(self, requests: AsyncIterator[pb.StateChunk], context: Context) -> pb.PutStateReply:
         """Receive the state, in parts."""
         run = self._run(context)
-        assembler = TensorAssembler(_state_check(run))
+        assembler = TensorAssembler(self._call(context).requested_tensors(), _state_check(run))
         async for chunk in requests:
             # Before the next chunk is added, so that some tensors are left for the last call: without any
             # tensors it would begin a new state.
@@ -212,6 +243,7 @@ class CsSystemServicer:
         return pb.PutStateReply()
 
     @_handle_errors
+    @_for_holder
     async def OpenInput(self, request: pb.OpenInputRequest, context: Context) -> pb.OpenInputReply:
         """Let the workers of the run connect."""
         identity = identity_from_wire(request.identity)
@@ -220,6 +252,7 @@ class CsSystemServicer:
         return pb.OpenInputReply()
 
     @_handle_errors
+    @_for_holder
     async def WatchInput(self, request: pb.WatchInputRequest, context: Context) -> None:
         """Send the state of the workers until all are ready."""
         deadline = time.monotonic() + request.timeout_s
@@ -243,10 +276,12 @@ class CsSystemServicer:
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
     @_handle_errors
+    @_for_holder
     async def RunSteps(self, request: pb.RunStepsRequest, context: Context) -> None:
         """Run steps, and send their outputs while they run."""
         run, reservation = self._run(context), _reservation(context)
         batch_size = samples_per_step(run.program.interface) if run.program else 1
+        tags = self._call(context).answered_tensors()
         channel: ThreadChannel[StepValues] = ThreadChannel(_OUTPUTS_WAITING)
         running = self._running[reservation] = _RunningSteps()
         stop = running.stop
@@ -257,7 +292,7 @@ class CsSystemServicer:
         done = 0
         try:
             async for values in _stream_values(channel, run, context):
-                for message in _span_messages(values, batch_size):
+                for message in _span_messages(values, batch_size, tags):
                     await context.write(message)
                 done += values.count
                 if (news := run.news()) is not None:
@@ -279,6 +314,7 @@ class CsSystemServicer:
         await context.write(pb.RunEvent(end=pb.RunEnd(end_of_input=end_of_input, paused=ended_early)))
 
     @_handle_errors
+    @_for_holder
     async def PauseSteps(self, request: pb.PauseStepsRequest, context: Context) -> pb.PauseStepsReply:
         """End the running steps after those that the device has begun."""
         self._run(context)
@@ -289,17 +325,19 @@ class CsSystemServicer:
         return pb.PauseStepsReply()
 
     @_handle_errors
+    @_for_holder
     async def FetchState(self, request: pb.FetchStateRequest, context: Context) -> None:
         """Send the state, or part of it, as it is now, while further steps may run."""
         run = self._run(context)
-        wanted = list(request.names) or None
+        wanted, tags = list(request.names) or None, self._call(context).answered_tensors()
         async with run.snapshot(wanted) as read:
             await context.write(pb.StateChunk())  # from now on steps do not change the state that is read
             for names in run.state_groups(wanted, _STATE_BYTES):
-                for group in pack_tensors(await read(names)):
+                for group in pack_tensors(await read(names), tags):
                     await context.write(pb.StateChunk(tensors=group))
 
     @_handle_errors
+    @_for_holder
     async def StopRun(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         """Close the input of the run; release the system if requested."""
         run = self._run(context)
@@ -311,6 +349,24 @@ class CsSystemServicer:
             ticket = self._system.book.check_holder(_reservation(context))
             await asyncio.shield(self._system.release(ticket, reason, "released by its chief"))
         return pb.StopReply()
+
+    def check_caller(self, rpc: str, request: Any, context: Context) -> None:
+        """Check that a call comes from the job that holds the system.
+
+        Raises:
+            ReservationLostError: its reservation does not hold the system.
+            SystemStoppingError: the system is shutting down.
+            CallRefusedError: it does not prove that it comes from the job, or came before.
+        """
+        reservation = _reservation(context)
+        self._system.run_of(reservation)
+        ticket = self._system.book.check_holder(reservation)
+        ticket.calls.verify(_metadata(context, PROOF_KEY), rpc, reservation, request)
+
+    def _call(self, context: Context) -> Call:
+        """Return the call that `check_caller` has checked."""
+        ticket = self._system.book.check_holder(_reservation(context))
+        return ticket.calls.read(_metadata(context, PROOF_KEY))
 
     def _run(self, context: Context) -> Run:
         return self._system.run_of(_reservation(context))
@@ -345,7 +401,11 @@ async def _stream_values(
 
 
 def _reservation(context: Context) -> str:
-    return next((str(v) for k, v in context.invocation_metadata() if k == RESERVATION_KEY), "")
+    return _metadata(context, RESERVATION_KEY)
+
+
+def _metadata(context: Context, key: str) -> str:
+    return next((str(v) for k, v in context.invocation_metadata() if k == key), "")
 
 
 def _input_message(state: InputState, missing: str = "") -> pb.InputStatus:
@@ -378,10 +438,10 @@ def _state_check(run: Run) -> Callable[[str, str, tuple[int, ...]], None]:
     return check
 
 
-def _span_messages(values: StepValues, batch_size: int) -> list[pb.RunEvent]:
+def _span_messages(values: StepValues, batch_size: int, tags: TensorTags) -> list[pb.RunEvent]:
     """Return the message of a span of steps, or several if the outputs are too large for one."""
     outputs: dict[str, np.ndarray] = values.outputs
-    groups = list(pack_tensors(outputs)) or [[]]
+    groups = list(pack_tensors(outputs, tags)) or [[]]
     return [
         pb.RunEvent(
             span=pb.StepSpan(

@@ -13,7 +13,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from cs_stream.receiver import Receiver
+from cs_system.authentication import Call, CallVerifier
 from cs_system.errors import (
+    CallRefusedError,
     InputMismatchError,
     InputRefusedError,
     JoinTimeoutError,
@@ -30,7 +32,7 @@ from cs_system.monitoring.recorder import Totals
 from cs_system.server.artifacts import ExecutableStore
 from cs_system.server.run import Run, RunLimits
 from cs_system.swarmx.hosts import HostPool
-from cs_toolkit.wire import is_proof
+from cs_toolkit.wire import new_nonce
 
 log = logging.getLogger("cs_system.server")
 
@@ -253,48 +255,62 @@ class System:
         self._changes.notify()
 
     async def join(
-        self, job: str, token: str, timeout_s: float, identity: InputIdentity | None, worker: str
-    ) -> int:
+        self,
+        job: str,
+        verify: Callable[[Ticket], Call],
+        timeout_s: float,
+        identity: InputIdentity | None,
+        worker: str,
+    ) -> tuple[Call, int]:
         """Wait until the chief of `job` has opened the input.
 
         Args:
             job: Name of the job.
-            token: Its secret.
+            verify: Returns the worker's call; raises CallRefusedError unless it is proved to be one of the
+                ticket's job.
             timeout_s: How long to wait.
             identity: The worker's input; None joins any.
             worker: Name of the worker in messages.
 
         Returns:
-            The first position of the input.
+            The worker's call, and the first position of the input.
 
         Raises:
-            InputRefusedError: `token` is not that of the job.
+            InputRefusedError: the worker does not know the token of the job.
             InputMismatchError: the chief has opened another input where the worker expects its own.
             RunOverError: the chief is in a later run; the worker was restarted.
             JoinTimeoutError: the input was not opened in time.
             SystemStoppingError: the system is shutting down.
         """
         deadline = time.monotonic() + timeout_s
+        verified: Ticket | None = None
+        call: Call | None = None
         while True:
             change = self._changes.next()
             self._check_running()
-            run = self._find_run(job, token, identity, worker)
-            if run is not None:
-                return run.first_position
+            holder = self.book.holder
+            # Once for each ticket, since a proof is accepted once.
+            if holder is not None and holder.job == job and holder is not verified:
+                try:
+                    call, verified = verify(holder), holder
+                except CallRefusedError:
+                    raise InputRefusedError(
+                        f"the worker's token is not that of job {job}; start chief and workers with one "
+                        "csrun_wse"
+                    ) from None
+            run = self._find_run(job, identity, worker)
+            if run is not None and call is not None:
+                return call, run.first_position
             try:
                 await asyncio.wait_for(change.wait(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 raise JoinTimeoutError.after(job, timeout_s, self._why_not_open(job)) from None
 
-    def _find_run(self, job: str, token: str, identity: InputIdentity | None, worker: str) -> Run | None:
+    def _find_run(self, job: str, identity: InputIdentity | None, worker: str) -> Run | None:
         """Return the run whose input a worker can join now, or None if the worker has to wait for it."""
         holder, run = self.book.holder, self.run
         if holder is None or holder.job != job or run is None:
             return None
-        if not holder.knows(token):
-            raise InputRefusedError(
-                f"the worker's token is not that of job {job}; start chief and workers with one csrun_wse"
-            )
         if run.identity is None or (identity is not None and identity.run > run.identity.run):
             return None
         if identity is not None and identity.run < run.identity.run:
@@ -343,6 +359,7 @@ class Ticket:
     """A job that holds the system or waits for it.
 
     Attributes:
+        calls: Checks that calls come from the job.
         owner: USER@HOST of its chief, as the chief states it; may be empty.
         entered_s: When it asked for the system, seconds since the epoch.
         since_s: When it got the system, seconds since the epoch; 0 while it waits.
@@ -350,22 +367,25 @@ class Ticket:
     """
 
     job: str
-    token: str
+    token: str = field(repr=False)
+    calls: CallVerifier
     owner: str = ""
     entered_s: float = 0.0
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     since_s: float = 0.0
     ending: str | None = None
 
-    def knows(self, token: str) -> bool:
-        """Return True if `token` is that of the job."""
-        return is_proof(token, self.token)
-
 
 class ReservationBook:
-    """At most one ticket holds the system, the others wait in order of arrival; bookkeeping only."""
+    """At most one ticket holds the system, the others wait in order of arrival; bookkeeping only.
+
+    Attributes:
+        holder: The ticket that holds the system.
+        nonce: Nonce of this process, which proofs of calls cover.
+    """
 
     def __init__(self) -> None:
+        self.nonce = new_nonce()
         self.holder: Ticket | None = None
         self._queue: deque[Ticket] = deque()
         self._ended: OrderedDict[str, str] = OrderedDict()
@@ -378,7 +398,7 @@ class ReservationBook:
         """
         if self.holder is not None and not wait:
             raise SystemBusyError.of(self.holder.job, self.holder.since_s)
-        ticket = Ticket(job, token, owner, now_s)
+        ticket = Ticket(job, token, CallVerifier(token, self.nonce), owner, now_s)
         self._queue.append(ticket)
         self._grant(now_s)
         return ticket

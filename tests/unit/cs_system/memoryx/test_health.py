@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cs_system.authentication import Call
 from cs_system.client import StepStream
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.swarmx.health import StragglerMonitor, WorkReport
@@ -45,7 +46,8 @@ def test_the_log_of_a_job_names_a_slow_wafer(caplog: pytest.LogCaptureFixture) -
     span = pb.StepSpan(first_step=0, count=2, last=True)
     news = pb.RunEvent(news="CS system 2 of 2 is slow")
     events = iter([pb.RunEvent(span=span), news, pb.RunEvent(span=span), pb.RunEvent(end=pb.RunEnd())])
-    stream = StepStream(SimpleNamespace(errors=nullcontext), events)  # type: ignore[arg-type]
+    tags = Call("secret", "system", "client", 0).answered_tensors()
+    stream = StepStream(SimpleNamespace(errors=nullcontext), events, tags)  # type: ignore[arg-type]
     assert [found.count for found in stream] == [2, 2]
     assert caplog.messages == ["CS system 2 of 2 is slow"]
 

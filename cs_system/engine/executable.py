@@ -1,7 +1,7 @@
 """The executables of an artifact, loaded and compiled: a whole step, or the functions of a step in layers.
 
 The bytes contain StableHLO, not Python: loading them needs neither the framework of the program nor the
-compiler, and runs no code of the artifact's author.
+compiler. They may come from anybody, so their ops are checked against a closed list (`allowed_ops`) first.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax import export
 
+from cs_system.engine.allowed_ops import RefusedOpError, check_exported
 from cs_system.engine.device import compiler_options, computing_threads
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
@@ -38,8 +39,12 @@ class ExecutableError(ToolkitError):
     """Bytes that are not an executable, or one that cannot run here."""
 
 
-def load_step(data: bytes) -> StepCallable:
+def load_step(data: bytes, name: str = "step") -> StepCallable:
     """Load an executable that `cgc.lowering.interpret.export_step` wrote.
+
+    Args:
+        data: Its bytes.
+        name: Its name in errors.
 
     Returns:
         A pure function (state, inputs) -> (new state, outputs), all tuples in the order of the step's
@@ -47,22 +52,26 @@ def load_step(data: bytes) -> StepCallable:
         there.
 
     Raises:
-        ExecutableError: the bytes are no executable, or one that this jax cannot read or run here.
+        ExecutableError: the bytes are no executable, contain an op that no program of the compiler contains,
+            or cannot be read or run by this jax.
     """
     try:
         exported = export.deserialize(bytearray(data))
+        check_exported(exported)
+    except RefusedOpError as error:
+        raise ExecutableError(f"executable '{name}' is refused: {error}; compile again") from error
     except Exception as error:  # flatbuffers raises all kinds of errors for damaged bytes
         raise ExecutableError(
-            f"got {len(data)} bytes, expected an executable that jax {jax.__version__} can read ({error}); "
-            "compile again"
+            f"executable '{name}': got {len(data)} bytes, expected an executable that jax {jax.__version__} "
+            f"can read ({str(error)[:200]}); compile again"
         ) from error
     platform = jax.default_backend()
     # jax's CUDA backend calls itself "gpu".
     names = {*exported.platforms, *(["gpu"] if "cuda" in exported.platforms else [])}
     if platform not in names:
         raise ExecutableError(
-            f"the executable is for {', '.join(exported.platforms)}, this process computes on {platform!r}; "
-            "set JAX_PLATFORMS to one of them"
+            f"executable '{name}' is for {', '.join(exported.platforms)}, this process computes on "
+            f"{platform!r}; set JAX_PLATFORMS to one of them"
         )
 
     call: Callable[..., Any] = exported.call
@@ -103,6 +112,7 @@ class Function:
         devices: Devices that compute.
         arguments: Sharding of each argument except for the keys; None if there is one device.
         results: Sharding of each result that needs a certain one.
+        name: Name of the executable in errors.
 
     Attributes:
         shardings: Shardings of the results.
@@ -119,10 +129,11 @@ class Function:
         devices: Devices,
         arguments: Sequence[Any] | None = None,
         results: Sequence[Any] | None = None,
+        name: str = "function",
     ) -> None:
         self._weights = len(interface.state)
         self._devices = devices
-        step = load_step(data)
+        step = load_step(data, name)
 
         def body(*values: Any) -> Any:
             return tuple(step(values[: self._weights], values[self._weights :])[1])
@@ -182,7 +193,8 @@ class PlacedCalls:
             key = (call.function, arguments, results) if devices.whole is not None else call.function
             if key not in self._compiled:
                 data, interface = executables[call.function]
-                self._compiled[key] = Function(data, interface, devices, arguments, results)
+                name = f"function {call.function}"
+                self._compiled[key] = Function(data, interface, devices, arguments, results, name)
             function = self._compiled[key]
             known.update(zip(call.results, function.shardings, strict=True))
             self._functions.append(function)

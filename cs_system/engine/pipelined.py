@@ -79,10 +79,14 @@ class PipelinedEngine:
         executable: Bytes written by `cgc.lowering.interpret.export_step`.
         interface: Names, dtypes and shapes of the step's inputs, state and outputs.
         chunk_batches: Number of batches stacked in the chunks that `run` gets.
+        name: Name of the executable in errors.
     """
 
-    def __init__(self, executable: bytes, interface: StepInterface, chunk_batches: int) -> None:
+    def __init__(
+        self, executable: bytes, interface: StepInterface, chunk_batches: int, name: str = "step"
+    ) -> None:
         self.interface = interface
+        self._name = name
         self.chunk_batches = chunk_batches
         self._executable = executable
         self._compiled: Any = None
@@ -101,7 +105,7 @@ class PipelinedEngine:
         started = time.monotonic()
         if self._compiled is None:
             with device_errors(ProgramError, "programming"):
-                step, interface = load_step(self._executable), self.interface
+                step, interface = load_step(self._executable, self._name), self.interface
                 state = _device_shapes(interface.state)
                 _check_results(step, state, _device_shapes(interface.inputs), interface)
                 chunk = _device_shapes(interface.inputs, self.chunk_batches)

@@ -20,8 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-from cs_system.engine.device import limit_threads, start_device
-from cs_system.errors import BadOptionError, CsSystemError, MemoryxError, PortInUseError, SystemBugError
+from cs_system.engine.device import device_errors, limit_threads, start_device
+from cs_system.errors import (
+    BadOptionError,
+    CsSystemError,
+    MemoryxError,
+    PortInUseError,
+    ProgramError,
+    SystemBugError,
+)
 from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
     MAX_TOKEN_BYTES,
@@ -330,7 +337,8 @@ class WaferConnection:
         if not 0 <= model.shard < len(parts):
             raise MemoryxError(f"got part {model.shard} of a model that has {len(parts)}")
         shard = parts[model.shard]
-        compiled = compile_functions(shard.schedule, executables)
+        with device_errors(ProgramError, "programming MemoryX"):
+            compiled = compile_functions(shard.schedule, executables)
         memory = Memory(shard, *compiled, self._directory, self._threads)
         log.info(
             "part %d of %d of a model of %d layers: %.1f MB of state and gradients in %s",

@@ -189,8 +189,13 @@ def compile_functions(
         ExecutableError: the bytes are no executable, or one that cannot run here.
     """
     swept = {sweep.function for sweep in schedule.sweeps()}
-    functions = {n: Function(*e, OneDevice()) for n, e in executables.items() if n not in swept}
-    return functions, {n: PieceFunction(*e) for n, e in executables.items() if n in swept}
+    named = {n: (*e, f"function {n}") for n, e in executables.items()}
+    functions = {
+        n: Function(data, interface, OneDevice(), name=name)
+        for n, (data, interface, name) in named.items()
+        if n not in swept
+    }
+    return functions, {n: PieceFunction(*e) for n, e in named.items() if n in swept}
 
 
 def _plan_commits(schedule: Schedule) -> list[list[tuple[int, int]]]:
@@ -220,17 +225,18 @@ class PieceFunction:
     Args:
         data: Bytes written by `cgc.lowering.interpret.export_step`.
         interface: Interface of the executable: weights are its state.
+        name: Name of the executable in errors.
 
     Raises:
         ExecutableError: the bytes are no executable, or one that cannot run here.
     """
 
-    def __init__(self, data: bytes, interface: StepInterface) -> None:
+    def __init__(self, data: bytes, interface: StepInterface, name: str) -> None:
         weights = len(interface.state)
         self.interface = interface
         self.elements: int = interface.outputs[0].shape[0]
         specs = (*interface.state, *interface.inputs)
-        step = load_step(data)
+        step = load_step(data, name)
 
         def body(*values: Any) -> Any:
             return tuple(step(values[:weights], values[weights : len(specs)])[1])

@@ -63,7 +63,7 @@ def _make_pipelined(
         )
     from cs_system.engine.pipelined import PipelinedEngine
 
-    return PipelinedEngine(data[names[0]], step.interface, chunk_batches)
+    return PipelinedEngine(data[names[0]], step.interface, chunk_batches, names[0])
 
 
 def _make_weight_streaming(

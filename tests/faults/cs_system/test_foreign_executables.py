@@ -1,0 +1,66 @@
+"""Executables that no compiler of ours has made."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cs_system.errors import ProgramError
+from cs_system.memoryx.client import ShardedMemoryx
+from cs_system.memoryx.config import MemoryxConfig
+from cs_system.memoryx.engine import select_executables
+from tests.programs.steps.callbacks import with_callback
+from tests.unit.cs_system.memoryx.streamed_steps import Streamed, running_memoryx, stack_of_three
+
+REFUSED = r"is refused: got stablehlo\.custom_call @xla_ffi_python_cpu_callback, expected one of the targets"
+
+
+@pytest.fixture(scope="module")
+def steps() -> Streamed:
+    return stack_of_three()
+
+
+def test_a_callback_is_refused_by_the_system(reservation, linear, helpers, system):
+    data = with_callback(linear.artifact.executable_bytes("step"))
+    reservation.load(helpers.made(linear.artifact.step, {"step": data}))
+    with pytest.raises(ProgramError, match=f"executable 'step' {REFUSED}"):
+        reservation.program()
+    reservation.load(linear.artifact)
+    reservation.program()
+    assert system.process.poll() is None
+
+
+def test_a_callback_is_refused_by_memoryx(steps: Streamed, tmp_path: Path) -> None:
+    calls = list(steps.schedule.memory_calls())
+    data = dict(steps.data)
+    number = calls[0].function
+    name = steps.compiled.executables[number].name
+    data[name] = with_callback(data[name])
+    with running_memoryx(tmp_path) as (process, address):
+        client = ShardedMemoryx(steps.schedule, [address])
+        try:
+            client.open(select_executables(steps.compiled, data, calls), "token")
+            with pytest.raises(ProgramError, match=f"executable 'function {number}' {REFUSED}"):
+                client.wait_open()
+        finally:
+            client.close()
+        engine = steps.engine(MemoryxConfig((address,), tmp_path))
+        try:
+            engine.put_state(steps.state)
+        finally:
+            engine.free()
+        assert process.poll() is None
+
+
+def test_a_callback_is_refused_by_the_wafer(steps: Streamed, tmp_path: Path) -> None:
+    number = next(iter(steps.schedule.calls())).function
+    name = steps.compiled.executables[number].name
+    data = {**steps.data, name: with_callback(steps.data[name])}
+    engine = dataclasses.replace(steps, data=data).engine(MemoryxConfig((), tmp_path))
+    try:
+        with pytest.raises(ProgramError, match=f"executable 'function {number}' {REFUSED}"):
+            engine.program()
+    finally:
+        engine.free()

@@ -44,7 +44,7 @@ def _pipelined(report: Mapping[str, Any], plan: Mapping[str, Any]) -> Floorplan:
         bound_by=tuple(
             _shorten(name) for name, row in rows.items() if row["deltat_cycles"] >= 0.99 * slowest
         ),
-        reason=f"{bottleneck['limit']}: {bottleneck['reason']}",
+        reason=f"{bottleneck['limit']} ({bottleneck['reason'].replace('_', ' ')})",
         samples_per_s=report["overall"]["samples_per_s"],
     )
 
@@ -72,7 +72,7 @@ def _streamed(report: Mapping[str, Any]) -> Floorplan | None:
         ),
         copies=tuple(corners[1:]),
         bound_by=(_shorten(slowest["name"]),),
-        reason=report["overall"]["bound_by"],
+        reason=report["overall"]["bound_by"].replace("_", " "),
         samples_per_s=report["overall"]["samples_per_s"],
     )
 

@@ -52,6 +52,14 @@ main.add_command(certs)
     type=click.IntRange(0, 65535),
     help="Port for the workers' batches.  [default: --port + 1, or any free port when that is 0]",
 )
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    help="Port of the status page and of the metrics for Prometheus; 0: any free port.  [default: no page]",
+)
+@click.option(
+    "--http-host", default="127.0.0.1", show_default=True, help="Address of the status page, without a login."
+)
 @click.option("--advertise", default="", metavar="HOST", help="Host that workers use for the data port.")
 @click.option(
     "--ready-file",
@@ -132,6 +140,8 @@ def serve(
     host: str,
     port: int,
     data_port: int | None,
+    http_port: int | None,
+    http_host: str,
     advertise: str,
     ready_file: Path | None,
     fabric: str,
@@ -176,6 +186,10 @@ def serve(
             "and nothing is encrypted",
             host,
         )
+    if http_port is not None and not is_loopback(http_host):
+        logging.getLogger("cs_system.server").warning(
+            "the status page listens on %s: without a login, and nothing is encrypted", http_host
+        )
     try:
         loaded = load_fabric(fabric)
         code = run_server(
@@ -200,6 +214,8 @@ def serve(
                 cache_dir=(cache_dir or default_cache_dir()) if cache_size else None,
                 cache_bytes=cache_size * _MIB,
                 group=group,
+                http_host=http_host,
+                http_port=http_port,
             )
         )
     except (CsSystemError, FabricError) as error:

@@ -27,12 +27,14 @@ class RunningSystem:
         data_address: Address of the data plane.
         process: The server.
         log_file: Its stderr.
+        status_page: URL of its status page; empty without `--http-port`.
     """
 
     address: str
     data_address: str
     process: subprocess.Popen[bytes]
     log_file: Path
+    status_page: str = ""
 
     def log(self) -> str:
         """Return the server's log so far."""
@@ -76,7 +78,8 @@ def running_system(directory: Path, flags: Sequence[str] = ()) -> Iterator[Runni
         )
         try:
             content = read_ready_file(ready, process, START_TIMEOUT_S)
-            yield RunningSystem(content["address"], content["data_address"], process, log_file)
+            page = content.get("status_page", "")
+            yield RunningSystem(content["address"], content["data_address"], process, log_file, page)
         finally:
             process.terminate()
             try:

@@ -23,9 +23,11 @@ from cs_stream.receiver import Receiver
 from cs_system.address import host_port, is_loopback
 from cs_system.engine.device import cpu_digest, limit_threads, start_device
 from cs_system.errors import BadOptionError, PortInUseError
+from cs_system.monitoring.board import Board, Snapshot
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.artifacts import ExecutableStore, keep_newest
 from cs_system.server.service import CsSystemServicer
+from cs_system.server.status import read_status
 from cs_system.server.system import System, SystemOptions
 from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
 from cs_system.transport import SERVER_OPTIONS
@@ -55,6 +57,8 @@ class ServerOptions:
         cache_dir: Directory for programs and their compiled form; None stores nothing.
         cache_bytes: Limit for the programs in it.
         group: The group of systems on several hosts that this one leads; None: all are on this machine.
+        http_host: Address of the status page.
+        http_port: Its port, 0 for any free one; None serves no page.
     """
 
     system: SystemOptions
@@ -66,6 +70,8 @@ class ServerOptions:
     cache_dir: Path | None
     cache_bytes: int
     group: GroupConfig | None = None
+    http_host: str = "127.0.0.1"
+    http_port: int | None = None
 
 
 def serve(options: ServerOptions) -> int:
@@ -134,8 +140,6 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
             stack.callback(leader.close)
         system = System(options.system, device, receiver, store, leader)
         stack.enter_context(system.events)
-        sampling = asyncio.create_task(_sample(system))
-        stack.callback(sampling.cancel)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
         try:
@@ -143,13 +147,24 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
         except RuntimeError as error:
             raise PortInUseError.at(options.host, options.port, "--port", _bind_error(options)) from error
         await server.start()
+        board = Board(_take_snapshot(system, options, port))
+        http_port = None
+        if options.http_port is not None:
+            # Imported here: it takes 0.2 s.
+            from cs_system.monitoring.http_server import StatusServer
+
+            page = StatusServer(board, options.http_host, options.http_port)
+            stack.callback(page.close)
+            http_port = page.port
+        sampling = asyncio.create_task(_sample(system, options, port, board))
+        stack.callback(sampling.cancel)
         try:
             deadline = time.monotonic() + JOIN_TIMEOUT_S
             while leader is not None and not leader.is_complete and not signals.is_caught:
                 if time.monotonic() > deadline:
                     raise leader.missing(options.system.wafers)
                 await asyncio.sleep(_POLL_S)
-            with _ReadyFile(options, port, receiver.address[1]):
+            with _ReadyFile(options, port, receiver.address[1], http_port):
                 caught = await signals.first()
                 log.info("%s: shutting down", caught.name)
                 try:
@@ -163,11 +178,26 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
     return (130 if caught is signal.SIGINT else 0), busy
 
 
-async def _sample(system: System) -> None:
-    """Record a sample of the current run every second, for its status."""
+async def _sample(system: System, options: ServerOptions, port: int, board: Board) -> None:
+    """Record a sample of the current run every second, and publish it for the status page."""
     while True:
         await asyncio.sleep(_SAMPLE_EVERY_S)
         system.sample()
+        if options.http_port is not None:
+            board.publish(_take_snapshot(system, options, port))
+
+
+def _take_snapshot(system: System, options: ServerOptions, port: int) -> Snapshot:
+    host = advertised_host(options.host, options.system.advertise)
+    run = system.run
+    return Snapshot(
+        time.time(),
+        read_status(system, host, port),
+        system.totals(),
+        system.granted,
+        () if run is None else run.recorder.curve(),
+        None if run is None else run.floorplan,
+    )
 
 
 def _make_leader(options: ServerOptions) -> GroupLeader | None:
@@ -234,7 +264,7 @@ def _bind_error(options: ServerOptions) -> str:
 class _ReadyFile:
     """Reports where the server listens: in the log, and in a file for programs."""
 
-    def __init__(self, options: ServerOptions, port: int, data_port: int) -> None:
+    def __init__(self, options: ServerOptions, port: int, data_port: int, http_port: int | None) -> None:
         self._path = options.ready_file
         host = advertised_host(options.host, options.system.advertise)
         self._content = {
@@ -244,6 +274,9 @@ class _ReadyFile:
             "version": TOOLKIT_VERSION,
             "fabric": options.system.fabric,
         }
+        if http_port is not None:
+            name = advertised_host(options.http_host, options.system.advertise)
+            self._content["status_page"] = f"http://{host_port(name, http_port)}/"
 
     def __enter__(self) -> None:
         content = self._content
@@ -254,6 +287,8 @@ class _ReadyFile:
             content["address"],
             content["data_address"],
         )
+        if "status_page" in content:
+            log.info("status page at %s", content["status_page"])
         if self._path is not None:
             try:
                 replace_file(self._path, json.dumps(content) + "\n")

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cs_runtime")
 
-# Workers of one job start together; one that is later than this failed without the launcher noticing.
-PRIME_TIMEOUT_S = 600.0
+# As long as the system waits for any other batch (`cs_system serve --input-patience-s`): the first one of a
+# resumed run may need a long read of the input, and a node of a worker may boot late.
+PRIME_TIMEOUT_S = 1800.0
 
 _runs = count(1)
 

@@ -66,7 +66,9 @@ ENDING_POLL_S = 0.05
 MAX_UNAUTHENTICATED_PEERS = 64  # connections that have not yet proved that they belong to the job
 READ_BYTES = 65_536
 HANDSHAKE_LIMIT_S = 30.0
-ARRIVAL_LIMIT_S = 60.0  # from the first to the last agent; all are started at about the same time
+# From the first to the last agent: a node may boot, or run a slow prolog, while the others are ready.
+ARRIVAL_LIMIT_S = 600.0
+ARRIVAL_LINES_S = (10.0, 60.0, 180.0, 300.0, 480.0)  # when to log for whom the others wait
 ARRIVAL_AFTER_FAILURE_S = 5.0  # the same after the command has reported the end of a task
 AGENTS_LIMIT_S = 20.0  # agents notice the death of the launcher and end their tasks; then the command ends
 COMMAND_LIMIT_S = 5.0
@@ -125,6 +127,7 @@ class JobLoop:
         self._started = False
         self._early_signals: list[signal.Signals] = []
         self._first_agent_at_s: float | None = None
+        self._arrival_lines = 0
         self._started_at_s = time.monotonic()
         self._looked_at_s = self._started_at_s
         self._command_ended_at_s: float | None = None
@@ -390,13 +393,22 @@ class JobLoop:
         if self._started or self._first_agent_at_s is None or self._command_ended_at_s is not None:
             return
         limit_s = ARRIVAL_AFTER_FAILURE_S if self._starter.task_failed else ARRIVAL_LIMIT_S
-        late = now_s - self._first_agent_at_s > limit_s
-        if late and self._supervisor.phase is Phase.RUNNING:
-            missing = [task.label for task in self._plan.tasks if task.rank not in self._agents]
+        waited_s = now_s - self._first_agent_at_s
+        if self._supervisor.phase is not Phase.RUNNING:
+            return
+        missing = [task.label for task in self._plan.tasks if task.rank not in self._agents]
+        names = f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}"
+        if self._arrival_lines < len(ARRIVAL_LINES_S) and waited_s > ARRIVAL_LINES_S[self._arrival_lines]:
+            self._arrival_lines += 1
+            self._report.say(
+                f"waiting for {names}, for {waited_s:.0f} s: {len(self._agents)} of "
+                f"{len(self._plan.tasks)} tasks have come; the job ends after {limit_s:.0f} s"
+            )
+        if waited_s > limit_s:
             text = (
-                f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''} did not start with the "
-                f"others; expected all tasks at about the same time: see the messages of "
-                f"{self._starter.command} above, and check that the toolkit is visible on all nodes"
+                f"{names} did not start with the others within {limit_s:.0f} s; see the messages of "
+                f"{self._starter.command} above, and check that the nodes are up and the toolkit is visible "
+                f"on all of them"
             )
             self._report.act(self._supervisor.handle_job_failure(text, 1, now_s))
 

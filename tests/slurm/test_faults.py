@@ -322,4 +322,16 @@ def test_a_task_that_cannot_come_up_does_not_leave_the_others_waiting(
     cluster = make_cluster(2, extra=f"TaskProlog={prolog}")
     job = run(cluster, "--total-nodes=2", "--tasks-per-node=1", "sh", "-c", HANG)
     assert job.process.returncode == 1
-    assert "worker 0 did not start with the others" in job.stderr
+    assert "worker 0 did not start with the others within 5 s" in job.stderr
+
+
+def test_a_task_whose_node_is_slow_joins_late(make_cluster: Any, run: Any, tmp_path: Path) -> None:
+    prolog = tmp_path / "prolog"
+    prolog.write_text('#!/bin/sh\n[ "$SLURM_PROCID" = 1 ] && sleep 12\nexit 0\n')
+    prolog.chmod(0o755)
+    cluster = make_cluster(2, extra=f"TaskProlog={prolog}")
+    job = run(cluster, "--total-nodes=2", "--tasks-per-node=1", "sh", "-c", 'echo "ready $CSRUN_RANK"')
+    assert job.process.returncode == 0, job.shown()
+    assert "waiting for worker 0, for 1" in job.stderr
+    assert "s: 1 of 2 tasks have come; the job ends after 600 s\n" in job.stderr
+    assert "worker 0 | ready 1" in job.stdout

@@ -33,6 +33,7 @@ from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import BatchReceived, ErrorReceived, InputEnded, ServerEvent
 from cs_stream.ring import BatchRing, ReadySpan, RunEnd
 from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
+from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError, listen, name_of
 
 __all__ = [
@@ -89,6 +90,8 @@ class Receiver:
         )
         self._links: set[ServerLink] = set()
         self._handshakes = 0
+        # Anybody can cause these lines.
+        self._dropped_lines, self._rejected_lines = LineLimiter(_log), LineLimiter(_log)
         self._is_closed = False
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._accept_all, name="streaming-accept", daemon=True)
@@ -194,7 +197,9 @@ class Receiver:
             if found is None or not link.generation:
                 link.queue_end(answer)
                 text = "the run is over" if answer is None else answer.text
-                _log.warning("rejecting worker %d at %s: %s", hello.worker, link.peer, text)
+                self._rejected_lines.log(
+                    logging.WARNING, "rejecting worker %d at %s: %s", hello.worker, link.peer, text
+                )
                 return
             ring = found
             slot_for = functools.partial(ring.slot_for, link)
@@ -204,7 +209,7 @@ class Receiver:
         except (_DisconnectError, PeerGoneError, PeerSilentError, FrameError) as error:
             reason = str(error)
             if ring is None:
-                _log.warning("dropping connection from %s: %s", link.peer, error)
+                self._dropped_lines.log(logging.WARNING, "dropping connection from %s: %s", link.peer, error)
             elif isinstance(error, ChecksumError):
                 ring.record_corruption(link, str(error))
             elif isinstance(error, PeerSilentError):

@@ -17,6 +17,12 @@ from cs_system.certificate_commands import certs
 from cs_system.errors import CsSystemError
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.garbage import leave_at_exit, use_infrequent_collection
+from cs_toolkit.liveness import (
+    DEFAULT_PEER_TIMEOUT_S,
+    MAX_PEER_TIMEOUT_S,
+    MIN_PEER_TIMEOUT_S,
+    PEER_TIMEOUT_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from cs_system.client import SystemInfo
@@ -106,6 +112,24 @@ main.add_command(certs)
     help="How long a run waits for the next batch of a worker.",
 )
 @click.option(
+    "--peer-timeout-s",
+    type=click.FloatRange(MIN_PEER_TIMEOUT_S, MAX_PEER_TIMEOUT_S),
+    default=DEFAULT_PEER_TIMEOUT_S,
+    show_default=True,
+    envvar=PEER_TIMEOUT_VARIABLE,
+    metavar="SECONDS",
+    help="How long a chief, a worker, MemoryX or another CS system may be silent, because it is stopped or "
+    "its network is broken, until it counts as lost.",
+)
+@click.option(
+    "--idle-release-s",
+    type=click.FloatRange(0),
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a chief may hold the system without using it; 0: without limit.",
+)
+@click.option(
     "--num-csx",
     "wafers",
     type=click.IntRange(1),
@@ -151,6 +175,8 @@ def serve(
     input_memory: int,
     reconnect_s: float,
     input_patience_s: float,
+    peer_timeout_s: float,
+    idle_release_s: float,
     wafers: int,
     group_file: Path | None,
     memoryx: str | None,
@@ -198,13 +224,16 @@ def serve(
                     fabric=loaded.name,
                     fabric_json=loaded.model_dump_json(),
                     advertise=advertise,
-                    limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s),
+                    limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s, peer_timeout_s),
                     memoryx=MemoryxConfig(
                         () if memoryx is None else parse_memoryx_addresses(memoryx),
                         memoryx_dir or Path(tempfile.gettempdir()),
                         wgt_servers,
+                        peer_timeout_s=peer_timeout_s,
                     ),
                     wafers=wafers,
+                    peer_timeout_s=peer_timeout_s,
+                    idle_release_s=idle_release_s,
                 ),
                 host=host,
                 port=port,

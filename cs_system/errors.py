@@ -122,10 +122,21 @@ class SystemBusyError(CsSystemError):
         return self.fields["job"]
 
 
+class TooManyWaitingError(CsSystemError):
+    """So many callers wait for the system already that no further one may."""
+
+    code = "too_many_waiting"
+
+
 class ReservationLostError(CsSystemError):
     """The reservation has ended, so the call is refused."""
 
     code = "reservation_lost"
+
+    @classmethod
+    def because(cls, reason: str) -> ReservationLostError:
+        """Make the error; `reason` is why it has ended."""
+        return cls(f"the reservation of the CS system has ended: {reason}")
 
 
 class CallRefusedError(CsSystemError):
@@ -385,3 +396,16 @@ def from_wire(code: str, message: str, fields: Mapping[str, str]) -> CsSystemErr
     error = kind.__new__(kind)
     CsSystemError.__init__(error, message, **fields)
     return error
+
+
+def duration_text(seconds: float) -> str:
+    """Format a duration: `45 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    whole = max(0, int(seconds))
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {left} s" if minutes else f"{left} s"

@@ -10,9 +10,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from cs_system.address import SystemAddress, host_port
-from cs_system.errors import clock_text
+from cs_system.errors import clock_text, duration_text
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.step import INPUT_BOUND_SHARE
+
+# A chief that has done nothing for less time than this is not shown as idle.
+_IDLE_SHOWN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class RunInfo:
         input_wait: Fraction of the last seconds in which the device waited for a batch.
         input_bound: True if that is more than a run that keeps its device busy has.
         weights: Traffic with MemoryX; None if the whole model is on the wafer.
+        activity: Work that the chief does without a call; empty: none.
+        idle_s: For how long the chief has held the system without any activity.
     """
 
     job: str
@@ -124,6 +129,8 @@ class RunInfo:
     input_wait: float = 0.0
     input_bound: bool = False
     weights: WeightTraffic | None = None
+    activity: str = ""
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -255,6 +262,8 @@ def _run_to_wire(run: RunInfo) -> pb.RunInfo:
         input_wait=run.input_wait,
         input_bound=run.input_bound,
         weights=None if run.weights is None else pb.WeightTraffic(**asdict(run.weights)),
+        activity=run.activity,
+        idle_s=run.idle_s,
     )
 
 
@@ -323,6 +332,8 @@ def _run_from_wire(run: pb.RunInfo) -> RunInfo:
         )
         if run.HasField("weights")
         else None,
+        activity=run.activity,
+        idle_s=run.idle_s,
     )
 
 
@@ -348,6 +359,10 @@ def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
     rows = [("job", f"{job} since {clock_text(run.since)} ({duration_text(now_s - run.since)})")]
     if run.artifact:
         rows.append(("program", f"cs_{run.artifact[:12]}, {run.execution.replace('_', ' ')}"))
+    if run.activity:
+        rows.append(("chief", run.activity))
+    elif run.idle_s >= _IDLE_SHOWN_S:
+        rows.append(("chief", f"has not used the system for {duration_text(run.idle_s)}"))
     if run.late:
         rows.append(("late", run.late))
     if run.slow:
@@ -377,16 +392,3 @@ def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
 
 def _name_job(job: str, owner: str) -> str:
     return f"{job} of {owner}" if owner else job
-
-
-def duration_text(seconds: float) -> str:
-    """Format a duration: `45 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    whole = max(0, int(seconds))
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, left = divmod(rest, 60)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {left} s" if minutes else f"{left} s"

@@ -27,8 +27,6 @@ RESERVATION_KEY = "cs-reservation"
 PROOF_KEY = "cs-proof"
 ERROR_KEY = "cs-error-bin"
 
-# A killed process closes its connections immediately; keepalive detects a lost machine or network.
-KEEPALIVE_MS = 10_000
 _METADATA_BYTES = 64 << 10
 # Limit of an error's text on the wire; of a longer one the middle is left out.
 _ERROR_CHARS = 12_000
@@ -38,27 +36,50 @@ _COMMON = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_metadata_size", _METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-    # For gRPC's own pings; with its default of a minute one of them would delay the keepalive.
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
-SERVER_OPTIONS = (
-    *_COMMON,
-    # Otherwise two servers could listen on the same port and share its connections.
-    ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
-    ("grpc.http2.max_ping_strikes", 0),
-)
-CLIENT_OPTIONS = (
-    *_COMMON,
-    # A chief must reach its CS system directly even if the site sets http_proxy.
-    ("grpc.enable_http_proxy", 0),
-)
 
 Metadata = tuple[tuple[str, str], ...]
+ChannelOptions = tuple[tuple[str, int], ...]
+
+
+def server_options(peer_timeout_s: float) -> ChannelOptions:
+    """Return the options of a server whose clients count as lost after a time of silence."""
+    return (
+        *_COMMON,
+        *_keepalive(peer_timeout_s),
+        # Otherwise two servers could listen on the same port and share its connections.
+        ("grpc.so_reuseport", 0),
+        # Clients choose the interval of their pings.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1),
+        ("grpc.http2.max_ping_strikes", 0),
+    )
+
+
+def client_options(peer_timeout_s: float) -> ChannelOptions:
+    """Return the options of a client whose system counts as lost after a time of silence."""
+    return (
+        *_COMMON,
+        *_keepalive(peer_timeout_s),
+        # A chief must reach its CS system directly even if the site sets http_proxy.
+        ("grpc.enable_http_proxy", 0),
+    )
+
+
+def _keepalive(peer_timeout_s: float) -> ChannelOptions:
+    # gRPC answers pings without Python, so a process that holds the interpreter's lock for long, such as one
+    # that writes a large checkpoint, does not count as lost. A ping is sent after a sixth of the time without
+    # data, and the rest is for its answer: most of it, so that a process that was stopped itself after the
+    # ping still reads the answer.
+    timeout_ms = round(1000 * peer_timeout_s)
+    ping_ms = timeout_ms // 6
+    return (
+        ("grpc.keepalive_time_ms", ping_ms),
+        ("grpc.keepalive_timeout_ms", timeout_ms - ping_ms),
+        # For gRPC's own pings; with its default of a minute one of them would delay the keepalive.
+        ("grpc.http2.ping_timeout_ms", timeout_ms - ping_ms),
+    )
 
 
 def client_metadata(reservation: str = "", proof: str = "") -> Metadata:

@@ -38,6 +38,7 @@ from cs_system.messages import InputIdentity, identity_to_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.status import SystemInfo, read_info
 from cs_system.transport import client_metadata
+from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.sealing import seal
 from cs_toolkit.wire import is_proof
 
@@ -56,8 +57,6 @@ __all__ = [
 
 # Short: a refused or silent address must show before the user has waited for the imports of a framework.
 CONNECT_TIMEOUT_S = 5.0
-# Added to the server's own limit, which normally ends a wait; this one notices that the server is gone.
-_ANSWER_MARGIN_S = 10.0
 # Interval at which a worker that waits for its chief asks again, and gets the cause of the wait.
 _JOIN_SLICE_S = 2.0
 QUEUE_TIMEOUT_S = 24 * 3600.0
@@ -123,6 +122,7 @@ class SystemClient:
         connection = self._connection
         sealed_token = seal(token.encode("utf-8", "surrogateescape"), connection.public_key)
         request = pb.ReserveRequest(job=job, sealed_token=sealed_token, wait=wait, owner=this_user())
+        heartbeats = connection.start_heartbeats()
         lease = connection.stream("Reserve", request)
         deadline = time.monotonic() + timeout_s
         try:
@@ -130,7 +130,7 @@ class SystemClient:
                 for event in lease:
                     if event.WhichOneof("event") == "granted":
                         signer = CallSigner(token, connection.nonce)
-                        return Reservation(connection, lease, event.granted.reservation, signer)
+                        return Reservation(connection, lease, event.granted.reservation, signer, heartbeats)
                     if time.monotonic() > deadline:
                         raise SystemBusyError.of(event.queued.held_by, event.queued.since, timeout_s)
                     if on_wait is not None:
@@ -141,6 +141,7 @@ class SystemClient:
                         )
         except BaseException:
             lease.cancel()
+            heartbeats.close()
             raise
         raise ConnectionLostError(f"the CS system at {self.address} ended the reservation before granting it")
 
@@ -195,16 +196,16 @@ def join_run(
         job=job, identity=None if identity is None else identity_to_wire(identity), worker=worker
     )
     deadline = time.monotonic() + timeout_s
-    connection = Connection(address, CONNECT_TIMEOUT_S)
+    connection = Connection(address, peer_timeout_s(os.environ))
     signer = CallSigner(token, connection.nonce)
     try:
+        connection.start_heartbeats()
         while True:
             left_s = max(0.0, deadline - time.monotonic())
             request.timeout_s = min(_JOIN_SLICE_S, left_s)
             try:
-                limit_s = request.timeout_s + _ANSWER_MARGIN_S
                 call, proof = signer.sign("JoinRun", "", request)
-                reply = connection.call("JoinRun", request, limit_s, client_metadata(proof=proof))
+                reply = connection.call("JoinRun", request, metadata=client_metadata(proof=proof))
             except JoinTimeoutError as error:
                 if left_s <= _JOIN_SLICE_S:
                     raise JoinTimeoutError.after(job, timeout_s, error.fields["state"]) from None

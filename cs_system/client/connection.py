@@ -6,6 +6,7 @@ HTTP/2 are exchanged by hand, and only a listener that answers them is given to 
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import grpc
 
 from cs_system.address import SystemAddress
+from cs_system.client.heartbeats import Heartbeats
 from cs_system.errors import (
     ConnectionLostError,
     CsSystemError,
@@ -26,13 +28,14 @@ from cs_system.errors import (
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.transport import (
-    CLIENT_OPTIONS,
     PROTOCOL_VERSION,
     Metadata,
     client_metadata,
+    client_options,
     error_from_metadata,
 )
 from cs_toolkit import __version__ as TOOLKIT_VERSION
+from cs_toolkit.liveness import peer_timeout_s
 
 # Status codes of calls that arrive while a system is shutting down, or later.
 ENDING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -46,6 +49,8 @@ class Connection:
         timeout_s: Limit for the first answer.
 
     Attributes:
+        address: The same.
+        peer_timeout_s: Silence after which the system counts as lost.
         nonce: Nonce of the system's process.
         public_key: Key to seal secrets to it.
 
@@ -59,8 +64,10 @@ class Connection:
         self.address = address
         self.nonce, self.public_key = "", b""
         self._timeout_s = timeout_s
+        self.peer_timeout_s = peer_timeout_s(os.environ)
+        self._heartbeats: Heartbeats | None = None
         probe(address, timeout_s)
-        self._channel = grpc.insecure_channel(str(address), options=CLIENT_OPTIONS)
+        self._channel = grpc.insecure_channel(str(address), options=client_options(self.peer_timeout_s))
         self._stub = cs_system_pb2_grpc.CsSystemStub(self._channel)
         try:
             self._check_system()
@@ -122,8 +129,9 @@ class Connection:
             return known
         code, details = error.code(), error.details()
         if code in ENDING:
+            silence = self._heartbeats and self._heartbeats.silence_text
             return ConnectionLostError(
-                f"the connection to the CS system at {self.address} broke ({details}); "
+                f"the connection to the CS system at {self.address} broke ({silence or details}); "
                 "see its log, and resume from the last checkpoint"
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -133,8 +141,17 @@ class Connection:
             )
         return CsSystemError(f"the CS system at {self.address} failed: {code.name}: {details}")
 
+    def start_heartbeats(self) -> Heartbeats:
+        """Send heartbeats until the connection is closed."""
+        self._heartbeats = Heartbeats(
+            self._stub.Heartbeat, f"the CS system at {self.address}", self.peer_timeout_s
+        )
+        return self._heartbeats
+
     def close(self) -> None:
         """Close the connection and all calls on it."""
+        if self._heartbeats is not None:
+            self._heartbeats.close()
         self._channel.close()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, starmap
 from types import TracebackType
@@ -15,6 +16,7 @@ import numpy as np
 
 from cs_system.authentication import Call, CallSigner, TensorTags
 from cs_system.client.connection import Connection
+from cs_system.client.heartbeats import Heartbeats
 from cs_system.errors import CsSystemError, StateMismatchError, TensorDamagedError, WrongOrderError
 from cs_system.messages import (
     CHUNK_BYTES,
@@ -77,14 +79,30 @@ class Reservation:
     ConnectionLostError when the system is gone.
     """
 
-    def __init__(self, connection: Connection, lease: Any, reservation: str, signer: CallSigner) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        lease: Any,
+        reservation: str,
+        signer: CallSigner,
+        heartbeats: Heartbeats,
+    ) -> None:
         self._connection, self._signer = connection, signer
         self._lease = lease
         self._id = reservation
+        self._heartbeats = heartbeats
+        heartbeats.sign = lambda request: self._sign("Heartbeat", request)[1]
         self._interface: StepInterface | None = None
         self._keeps_state = False
         self._steps: StepStream | None = None
         self._closed = False
+
+    def activity(self, text: str) -> AbstractContextManager[None]:
+        """Name work of the body that needs no call of the system, such as `compiling`.
+
+        Without it, the system would be released if the body takes long (`cs_system serve --idle-release-s`).
+        """
+        return self._heartbeats.activity(text)
 
     def load(self, source: StepSource, share: SystemShare = ONE_WAFER) -> None:
         """Load a compiled program into the system; send only the executables that it does not have yet.
@@ -285,6 +303,7 @@ class Reservation:
         if self._closed:
             return
         self._closed = True
+        self._heartbeats.close()
         # Cancelling the lease frees the system as well, but gives no answer to wait for.
         with contextlib.suppress(CsSystemError):
             self._end_steps()

@@ -11,6 +11,7 @@ from typing import Self
 from cs_system.errors import BadOptionError
 from cs_system.processes import ChildProcess
 from cs_toolkit.layered_step import Schedule, shards
+from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.wire import listen
 
 
@@ -24,12 +25,14 @@ class MemoryxConfig:
         servers: Number of processes that it starts.
         maps_files: Whether a wafer on the same machine as a MemoryX reads weights in its file and writes
             results there; otherwise they are sent over the connection, as between machines.
+        peer_timeout_s: Silence after which a process counts as lost, and a wafer of a group.
     """
 
     addresses: tuple[tuple[str, int], ...] = ()
     directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     servers: int = 1
     maps_files: bool = True
+    peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S
 
     def limit_servers(self, servers: int | None) -> MemoryxConfig:
         """Return a copy with at most this number of processes; None: no limit."""

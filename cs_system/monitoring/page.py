@@ -10,9 +10,9 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from cs_system.errors import duration_text
 from cs_system.monitoring.board import Snapshot
 from cs_system.monitoring.recorder import CurvePoint
-from cs_system.status import duration_text
 from cs_toolkit.floorplan import Floorplan, PlacedKernel
 
 FOLDER = Path(__file__).parent

@@ -44,6 +44,11 @@ class CsSystemStub(object):
                 request_serializer=cs__system_dot_proto_dot_cs__system__pb2.ReserveRequest.SerializeToString,
                 response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.ReserveEvent.FromString,
                 _registered_method=True)
+        self.Heartbeat = channel.unary_unary(
+                '/cs_system.CsSystem/Heartbeat',
+                request_serializer=cs__system_dot_proto_dot_cs__system__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.HeartbeatReply.FromString,
+                _registered_method=True)
         self.OfferArtifact = channel.unary_unary(
                 '/cs_system.CsSystem/OfferArtifact',
                 request_serializer=cs__system_dot_proto_dot_cs__system__pb2.ArtifactOffer.SerializeToString,
@@ -113,6 +118,14 @@ class CsSystemServicer(object):
 
     def Reserve(self, request, context):
         """Holds the system for as long as the stream is open; the end of the stream frees it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Heartbeat(self, request, context):
+        """Sent by a client every few seconds while it queues for the system, holds it, or waits for its run: shows both
+        sides that the other one answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,6 +213,11 @@ def add_CsSystemServicer_to_server(servicer, server):
                     servicer.Reserve,
                     request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.ReserveRequest.FromString,
                     response_serializer=cs__system_dot_proto_dot_cs__system__pb2.ReserveEvent.SerializeToString,
+            ),
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.HeartbeatRequest.FromString,
+                    response_serializer=cs__system_dot_proto_dot_cs__system__pb2.HeartbeatReply.SerializeToString,
             ),
             'OfferArtifact': grpc.unary_unary_rpc_method_handler(
                     servicer.OfferArtifact,
@@ -311,6 +329,33 @@ class CsSystem(object):
             '/cs_system.CsSystem/Reserve',
             cs__system_dot_proto_dot_cs__system__pb2.ReserveRequest.SerializeToString,
             cs__system_dot_proto_dot_cs__system__pb2.ReserveEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Heartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cs_system.CsSystem/Heartbeat',
+            cs__system_dot_proto_dot_cs__system__pb2.HeartbeatRequest.SerializeToString,
+            cs__system_dot_proto_dot_cs__system__pb2.HeartbeatReply.FromString,
             options,
             channel_credentials,
             insecure,

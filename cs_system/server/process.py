@@ -30,7 +30,7 @@ from cs_system.server.service import CsSystemServicer
 from cs_system.server.status import read_status
 from cs_system.server.system import System, SystemOptions
 from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
-from cs_system.transport import SERVER_OPTIONS
+from cs_system.transport import server_options
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.files import replace_file
 
@@ -140,7 +140,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
             stack.callback(leader.close)
         system = System(options.system, device, receiver, store, leader)
         stack.enter_context(system.events)
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server = grpc.aio.server(options=server_options(options.system.peer_timeout_s))
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
         try:
             port = server.add_insecure_port(host_port(options.host, options.port))

@@ -43,6 +43,7 @@ from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.floorplan import Floorplan, FloorplanError, read_floorplan
 from cs_toolkit.layered_step import schedule_from_json, traffic
+from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
@@ -71,11 +72,13 @@ class RunLimits:
         input_memory_bytes: Host memory for batches that wait to be computed.
         reconnect_s: How long a lost worker may stay away.
         input_patience_s: How long a worker may take for a batch that the device is waiting for.
+        peer_timeout_s: Silence after which the connection of a worker is lost.
     """
 
     input_memory_bytes: int = 1 << 30
     reconnect_s: float = 60.0
     input_patience_s: float = INPUT_TIMEOUT_S
+    peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S
 
 
 class Run:
@@ -144,6 +147,11 @@ class Run:
         if self.progress.step > self.first_position:
             return "RUNNING"
         return "WAITING FOR INPUT"
+
+    @property
+    def is_working(self) -> bool:
+        """True while the device works for the chief, except on steps, whose outputs show that it reads."""
+        return self._operation not in (None, "run_steps")
 
     def input_state(self) -> InputState | None:
         """Return the state of the workers, or None before the input is open."""
@@ -356,6 +364,7 @@ class Run:
                     chunk_batches=engine.chunk_batches,
                     chunks=self._chunks,
                     reconnect_s=self._limits.reconnect_s,
+                    liveness_s=self._limits.peer_timeout_s,
                 )
             )
         except streaming_errors.StreamingError as error:

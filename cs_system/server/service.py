@@ -17,6 +17,7 @@ from cs_system.authentication import Call, TensorTags
 from cs_system.errors import (
     CsSystemError,
     InputRefusedError,
+    JoinTimeoutError,
     StateMismatchError,
     SystemBugError,
     WorkersTimeoutError,
@@ -46,6 +47,7 @@ from cs_system.transport import (
     shorten,
     status_code,
 )
+from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.sealing import SealError, SealingKey
 
 T = TypeVar("T")
@@ -62,6 +64,7 @@ _OUTPUTS_WAITING = 8
 _STATE_BYTES = 64 << 20
 _WATCH_INTERVAL_S = 0.05
 _JOB_CHARS = 200
+_ACTIVITY_CHARS = 200
 
 
 @dataclass
@@ -79,10 +82,12 @@ def _handle_errors(handler: Handler) -> Handler:
     async def handle(servicer: CsSystemServicer, request: Any, context: Context) -> Any:
         try:
             check_client(dict(context.invocation_metadata()))
-            return await handler(servicer, request, context)
+            return await handler(servicer, request, _CountedContext(context, servicer.record_activity))
         except CsSystemError as error:
             failure = error
-            log.info("%s: %s", type(error).__name__, str(error).partition("\n")[0])
+            # A worker whose chief is not ready asks again; `System.join` has logged why.
+            if not isinstance(error, JoinTimeoutError):
+                servicer.log_error(error)
         except Exception as error:
             log.exception("internal error in %s", handler.__name__)
             failure = SystemBugError(
@@ -107,6 +112,22 @@ def _for_holder(handler: Handler) -> Handler:
     return handle
 
 
+class _CountedContext:
+    """The context of a call whose messages to the client count as activity of a chief."""
+
+    def __init__(self, context: Context, record_activity: Callable[[str], None]) -> None:
+        self._context = context
+        self._record_activity = record_activity
+
+    async def write(self, message: object) -> None:
+        """Send a message; waits for a client that does not read."""
+        await self._context.write(message)
+        self._record_activity(_reservation(self._context))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
 class CsSystemServicer:
     """The gRPC servicer: its methods have the names of the RPCs."""
 
@@ -116,6 +137,12 @@ class CsSystemServicer:
         self._offers: dict[str, Offer] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: dict[str, _RunningSteps] = {}
+        self._error_lines: dict[type[CsSystemError], LineLimiter] = {}
+
+    def log_error(self, error: CsSystemError) -> None:
+        """Log an error that a client gets; lines of one class are limited, as any client can cause them."""
+        lines = self._error_lines.setdefault(type(error), LineLimiter(log, per_minute=20))
+        lines.log(logging.INFO, "%s: %s", type(error).__name__, str(error).partition("\n")[0])
 
     # Without a reservation
 
@@ -148,7 +175,7 @@ class CsSystemServicer:
             token = self._sealing_key.open(request.sealed_token).decode("utf-8", "surrogateescape")
         except SealError as error:
             raise InputRefusedError(f"{error}: the token of job {job}; start the job again") from None
-        ticket = system.enter(job, token, request.wait, owner)
+        ticket = system.enter(job, token, request.wait, owner, _peer_host(context))
 
         async def report_position(position: int, holder: Ticket) -> None:
             await context.write(
@@ -161,8 +188,22 @@ class CsSystemServicer:
             await system.hold(ticket)
         finally:
             self._offers.pop(ticket.id, None)
-            # Does nothing if the chief has released the system properly.
-            system.release(ticket, f"the chief of job {ticket.job} has gone", "its chief has gone")
+            system.release_lost(ticket)
+
+    @_handle_errors
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:
+        """Record that a chief is alive, and what it does."""
+        activity = request.activity
+        if not activity.isprintable() or len(activity) > _ACTIVITY_CHARS:
+            raise InputRefusedError(
+                f"got an activity of {len(activity)} characters, expected {_ACTIVITY_CHARS} printable at most"
+            )
+        if _reservation(context):
+            self.check_caller("Heartbeat", request, context)
+        chief = self._system.record_heartbeat(_reservation(context), activity)
+        if chief is None:
+            return pb.HeartbeatReply()
+        return pb.HeartbeatReply(idle_s=chief.idle_s(time.monotonic()), idle_release_s=chief.idle_release_s)
 
     @_handle_errors
     async def JoinRun(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
@@ -215,6 +256,7 @@ class CsSystemServicer:
         if offer is None:
             raise WrongOrderError("UploadArtifact without OfferArtifact before it")
         async for chunk in requests:
+            self.record_activity(_reservation(context))
             offer.add(chunk.sha256, chunk.data)
         await asyncio.to_thread(offer.complete)
         await run.load(offer.step, offer.data(), offer.share)
@@ -237,6 +279,7 @@ class CsSystemServicer:
             # tensors it would begin a new state.
             if assembler.complete_bytes > _STATE_BYTES:
                 await run.put_state(assembler.take())
+            self.record_activity(_reservation(context))
             assembler.add(chunk.tensors)
         await run.put_state(assembler.finish())
         run.end_state()
@@ -368,8 +411,16 @@ class CsSystemServicer:
         ticket = self._system.book.check_holder(_reservation(context))
         return ticket.calls.read(_metadata(context, PROOF_KEY))
 
+    def record_activity(self, reservation: str) -> None:
+        """Record that a chief uses the system, if the reservation holds it."""
+        holder, chief = self._system.book.holder, self._system.chief
+        if chief is not None and holder is not None and holder.id == reservation:
+            chief.act(time.monotonic())
+
     def _run(self, context: Context) -> Run:
-        return self._system.run_of(_reservation(context))
+        run = self._system.run_of(_reservation(context))
+        self.record_activity(_reservation(context))
+        return run
 
     def _keep_task(self, task: asyncio.Task[Any]) -> None:
         """Keep a reference to a task that may outlive its RPC, and retrieve its error."""
@@ -406,6 +457,11 @@ def _reservation(context: Context) -> str:
 
 def _metadata(context: Context, key: str) -> str:
     return next((str(v) for k, v in context.invocation_metadata() if k == key), "")
+
+
+def _peer_host(context: Context) -> str:
+    """Return the host of the caller; gRPC has it as `ipv4:HOST:PORT` or `ipv6:%5bHOST%5d:PORT`."""
+    return str(context.peer()).rpartition(":")[0]
 
 
 def _input_message(state: InputState, missing: str = "") -> pb.InputStatus:

@@ -9,6 +9,7 @@ from cs_system.address import host_port
 from cs_system.messages import MESSAGE_BYTES
 from cs_system.monitoring.recorder import WorkerRates, queue_lengths
 from cs_system.server.artifacts import MAX_ARTIFACT_BYTES
+from cs_system.server.chief import ChiefMonitor
 from cs_system.server.run import Run
 from cs_system.server.system import System, Ticket
 from cs_system.status import (
@@ -41,7 +42,7 @@ def read_status(system: System, host: str = "", port: int = 0) -> SystemInfo:
         data_address=host_port(data_host, system.receiver.address[1]),
         uptime_s=time.monotonic() - system.started_s,
         waiting_jobs=len(system.book.waiting),
-        run=None if holder is None or run is None else _read_run(holder, run),
+        run=None if holder is None or run is None else _read_run(holder, run, system.chief),
         limits=Limits(MESSAGE_BYTES, MAX_ARTIFACT_BYTES, options.limits.input_memory_bytes),
         num_csx=options.wafers,
         queue=tuple(QueuedJob(job.job, job.owner, job.entered_s) for job in system.book.waiting),
@@ -50,7 +51,7 @@ def read_status(system: System, host: str = "", port: int = 0) -> SystemInfo:
     )
 
 
-def _read_run(holder: Ticket, run: Run) -> RunInfo:
+def _read_run(holder: Ticket, run: Run, chief: ChiefMonitor | None) -> RunInfo:
     state, monitor, program = run.input_state(), run.stragglers(), run.program
     rates, totals, stats = run.recorder.rates(), run.totals(), run.input_stats()
     workers = []
@@ -106,4 +107,6 @@ def _read_run(holder: Ticket, run: Run) -> RunInfo:
         )
         if streams
         else None,
+        activity="" if chief is None else chief.activity,
+        idle_s=0.0 if chief is None else chief.idle_s(time.monotonic()),
     )

@@ -23,6 +23,7 @@ from cs_system.errors import (
     RunOverError,
     SystemBusyError,
     SystemStoppingError,
+    TooManyWaitingError,
     clock_text,
 )
 from cs_system.memoryx.config import MemoryxConfig
@@ -30,8 +31,11 @@ from cs_system.messages import InputIdentity
 from cs_system.monitoring.events import EventLog
 from cs_system.monitoring.recorder import Totals
 from cs_system.server.artifacts import ExecutableStore
+from cs_system.server.chief import ChiefMonitor
 from cs_system.server.run import Run, RunLimits
 from cs_system.swarmx.hosts import HostPool
+from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
+from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.wire import new_nonce
 
 log = logging.getLogger("cs_system.server")
@@ -39,8 +43,16 @@ log = logging.getLogger("cs_system.server")
 # Interval of the messages to a waiting caller, sent even when nothing has changed, as a heartbeat.
 STATUS_EVERY_S = 2.0
 
+# Limit of a wait for a run in one call; workers call again.
+_JOIN_LIMIT_S = 60.0
+# Limits of callers that wait. Far above what jobs need, and low enough that nobody exhausts the memory.
+_MAX_QUEUE, _MAX_QUEUE_OF_PEER, _MAX_JOINING = 256, 32, 8192
+
 # Number of ended reservations whose reason is remembered, for clients that find out late.
 _REMEMBERED = 64
+
+# Default of `idle_release_s`.
+IDLE_RELEASE_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class SystemOptions:
         limits: Limits of every run.
         memoryx: Where the weights of weight streaming are stored.
         wafers: Number of wafers that can share a batch.
+        peer_timeout_s: Silence after which a peer counts as lost.
+        idle_release_s: Time after which a chief that does nothing loses the system; 0: never.
     """
 
     fabric: str
@@ -62,6 +76,8 @@ class SystemOptions:
     limits: RunLimits = field(default_factory=RunLimits)
     memoryx: MemoryxConfig = field(default_factory=MemoryxConfig)
     wafers: int = 1
+    peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S
+    idle_release_s: float = IDLE_RELEASE_S
 
 
 class Changes:
@@ -107,6 +123,7 @@ class System:
         self.executables = executables
         self.book = ReservationBook()
         self.run: Run | None = None
+        self.chief: ChiefMonitor | None = None
         self.stopping: SystemStoppingError | None = None
         self.started_s = time.monotonic()
         self.events = EventLog()
@@ -117,6 +134,10 @@ class System:
         self._device = device
         self._host_pool = host_pool
         self._releases: dict[str, asyncio.Task[None]] = {}
+        self._joining = 0
+        # Why the workers of a job wait, as it was logged.
+        self._waits: OrderedDict[str, str] = OrderedDict()
+        self._wait_lines = LineLimiter(log, per_minute=30)
 
     def sample(self) -> None:
         """Record a sample of the current run, about once a second."""
@@ -140,15 +161,23 @@ class System:
 
     # Reservations
 
-    def enter(self, job: str, token: str, wait: bool, owner: str = "") -> Ticket:
-        """Take a ticket for the system, or for a place in the queue; `owner` is USER@HOST of the chief.
+    def enter(self, job: str, token: str, wait: bool, owner: str = "", peer: str = "") -> Ticket:
+        """Take a ticket for the system, or for a place in the queue.
+
+        Args:
+            job: Name of the job.
+            token: Its secret.
+            wait: Whether it queues for the system.
+            owner: USER@HOST of the chief, as it states it.
+            peer: Host from which it calls.
 
         Raises:
             SystemBusyError: another job holds the system and `wait` is false.
+            TooManyWaitingError: the queue is full, or has too many jobs of this host.
             SystemStoppingError: the system is shutting down.
         """
         self._check_running()
-        return self.book.enter(job, token, wait, time.time(), owner)
+        return self.book.enter(job, token, wait, time.time(), owner, peer)
 
     async def grant(self, ticket: Ticket, on_queued: Callable[[int, Ticket], Awaitable[None]]) -> None:
         """Wait until the ticket holds the system.
@@ -180,20 +209,56 @@ class System:
             options.memoryx,
             self._host_pool,
         )
+        self.chief = ChiefMonitor(
+            ticket.job, options.peer_timeout_s, options.idle_release_s, time.monotonic()
+        )
         self.granted += 1
         by = f" by {ticket.owner}" if ticket.owner else ""
         log.info("reserved%s", by, extra={"job": ticket.job})
 
     async def hold(self, ticket: Ticket) -> None:
-        """Wait until `release` has ended a reservation.
+        """Wait until a reservation has ended: by `release`, or because its chief does nothing with it.
 
         Raises:
             SystemStoppingError: the system is shutting down.
+            ReservationLostError: the chief has not used the system for too long.
         """
+        chief, run = self.chief, self.run
+        assert chief is not None
+        assert run is not None
         while self.book.holder is ticket:
             change = self._changes.next()
             self._check_running()
-            await change.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(change.wait(), chief.check_every_s)
+            now_s = time.monotonic()
+            if (line := chief.check(now_s, is_working=run.is_working)) is not None:
+                log.warning("%s", line, extra={"job": ticket.job})
+            if (why := chief.idle_text(now_s)) is not None and ticket.ending is None:
+                await self.release(ticket, f"job {ticket.job} lost the system: {why}", why)
+                raise ReservationLostError.because(why)
+
+    def release_lost(self, ticket: Ticket) -> None:
+        """Release a reservation whose chief is gone; does nothing if it has been released."""
+        if ticket.ending is None:
+            chief = self.chief if self.book.holder is ticket else None
+            loss = "has gone" if chief is None else chief.loss_text
+            self.release(ticket, f"the chief of job {ticket.job} {loss}", f"its chief {loss}")
+
+    def record_heartbeat(self, reservation: str, activity: str) -> ChiefMonitor | None:
+        """Record a heartbeat of the holder's chief, and return its monitor; None for a job in the queue.
+
+        Raises:
+            ReservationLostError: the reservation has ended.
+            SystemStoppingError: the system is shutting down.
+        """
+        self._check_running()
+        if not reservation:
+            return None
+        ticket, chief = self.book.check_holder(reservation), self.chief
+        if chief is not None and (line := chief.heartbeat(activity, time.monotonic())) is not None:
+            log.info("%s", line, extra={"job": ticket.job})
+        return chief
 
     def release(self, ticket: Ticket, reason: str | None, why: str) -> asyncio.Task[None]:
         """End a reservation: close the run's input, free the device, let the next job in.
@@ -221,7 +286,7 @@ class System:
                 log.exception("closing the run failed", extra={"job": ticket.job})
             self._ended_wafer_s = self.wafer_s()
             self._ended_totals = self.totals()
-            self.run = None
+            self.run = self.chief = None
         self.book.leave(ticket, why, time.time())
         if held:
             log.info("the system is free: %s", why, extra={"job": ticket.job})
@@ -280,9 +345,10 @@ class System:
             InputMismatchError: the chief has opened another input where the worker expects its own.
             RunOverError: the chief is in a later run; the worker was restarted.
             JoinTimeoutError: the input was not opened in time.
+            TooManyWaitingError: too many workers wait.
             SystemStoppingError: the system is shutting down.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + min(timeout_s, _JOIN_LIMIT_S)
         verified: Ticket | None = None
         call: Call | None = None
         while True:
@@ -301,10 +367,28 @@ class System:
             run = self._find_run(job, identity, worker)
             if run is not None and call is not None:
                 return call, run.first_position
+            if self._joining >= _MAX_JOINING:
+                raise TooManyWaitingError(
+                    f"{self._joining} workers wait for their runs, expected less than {_MAX_JOINING}; start "
+                    "the job again later"
+                )
+            self._log_wait(job)
+            self._joining += 1
             try:
                 await asyncio.wait_for(change.wait(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 raise JoinTimeoutError.after(job, timeout_s, self._why_not_open(job)) from None
+            finally:
+                self._joining -= 1
+
+    def _log_wait(self, job: str) -> None:
+        """Log why the workers of a job wait, when they begin to and when the reason changes."""
+        state = self._why_not_open(job)
+        if self._waits.get(job) != state:
+            self._waits[job] = state
+            self._wait_lines.log(logging.INFO, "a worker waits: %s", state, extra={"job": job})
+        while len(self._waits) > _REMEMBERED:
+            self._waits.popitem(last=False)
 
     def _find_run(self, job: str, identity: InputIdentity | None, worker: str) -> Run | None:
         """Return the run whose input a worker can join now, or None if the worker has to wait for it."""
@@ -361,6 +445,7 @@ class Ticket:
     Attributes:
         calls: Checks that calls come from the job.
         owner: USER@HOST of its chief, as the chief states it; may be empty.
+        peer: Host from which it calls.
         entered_s: When it asked for the system, seconds since the epoch.
         since_s: When it got the system, seconds since the epoch; 0 while it waits.
         ending: Why the reservation is ending; from then on, calls on its behalf are refused.
@@ -370,6 +455,7 @@ class Ticket:
     token: str = field(repr=False)
     calls: CallVerifier
     owner: str = ""
+    peer: str = ""
     entered_s: float = 0.0
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     since_s: float = 0.0
@@ -390,15 +476,24 @@ class ReservationBook:
         self._queue: deque[Ticket] = deque()
         self._ended: OrderedDict[str, str] = OrderedDict()
 
-    def enter(self, job: str, token: str, wait: bool, now_s: float, owner: str = "") -> Ticket:
+    def enter(
+        self, job: str, token: str, wait: bool, now_s: float, owner: str = "", peer: str = ""
+    ) -> Ticket:
         """Take the system for a job, or a place in the queue.
 
         Raises:
             SystemBusyError: another job holds it and `wait` is false.
+            TooManyWaitingError: the queue is full, or has too many jobs of the same host.
         """
         if self.holder is not None and not wait:
             raise SystemBusyError.of(self.holder.job, self.holder.since_s)
-        ticket = Ticket(job, token, CallVerifier(token, self.nonce), owner, now_s)
+        of_peer = sum(ticket.peer == peer for ticket in self._queue)
+        if len(self._queue) >= _MAX_QUEUE or of_peer >= _MAX_QUEUE_OF_PEER:
+            raise TooManyWaitingError(
+                f"{len(self._queue)} jobs queue for the CS system, {of_peer} of this host; expected less "
+                f"than {_MAX_QUEUE} and {_MAX_QUEUE_OF_PEER}: try again later"
+            )
+        ticket = Ticket(job, token, CallVerifier(token, self.nonce), owner, peer, now_s)
         self._queue.append(ticket)
         self._grant(now_s)
         return ticket
@@ -435,7 +530,7 @@ class ReservationBook:
         if self.holder is None or self.holder.id != reservation:
             raise self._lost(reservation)
         if self.holder.ending is not None:
-            raise ReservationLostError(f"the reservation of the CS system has ended: {self.holder.ending}")
+            raise ReservationLostError.because(self.holder.ending)
         return self.holder
 
     @property
@@ -452,4 +547,4 @@ class ReservationBook:
         if not reservation:
             return ReservationLostError("this call needs a reservation of the CS system; reserve it first")
         reason = self._ended.get(reservation, "the system does not know it (was the system restarted?)")
-        return ReservationLostError(f"the reservation of the CS system has ended: {reason}")
+        return ReservationLostError.because(reason)

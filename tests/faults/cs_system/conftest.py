@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +29,30 @@ from tests.systems import RunningSystem, running_system
 
 IDENTITY = InputIdentity(1, {"mode": "train"})
 TOKEN = "secret"
+
+# Prints one line for each step of a chief's life; stays in it until it is killed.
+CHIEF = """
+import sys
+from pathlib import Path
+import numpy as np
+from cgc.artifact import open_artifact
+from cs_system.client import SystemClient, parse_address
+from cs_system.messages import InputIdentity
+
+address, artifact, token = sys.argv[1:]
+with SystemClient(parse_address(address)) as client:
+    reservation = client.reserve("job", token)
+    print("reserved", flush=True)
+    if artifact:
+        reservation.load(open_artifact(artifact))
+        reservation.program()
+        state = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in reservation._interface.state}
+        reservation.put_state(state)
+        reservation.open_input(2, InputIdentity(1, {"mode": "train"}), 0)
+        for outputs in reservation.run_steps(10**9):
+            print("step", outputs.first_step, flush=True)
+    sys.stdin.read()
+"""
 
 MakeBatches = Callable[[int], Iterator[Sequence[np.ndarray]]]
 
@@ -194,6 +220,44 @@ def loaded(reservation, linear) -> Reservation:
     return reservation
 
 
+@contextlib.contextmanager
+def chiefs(address: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start chiefs in separate processes; each is returned when it has printed `line`."""
+    started = []
+
+    def start(line: str, artifact: object = "") -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHIEF, address, str(artifact), TOKEN],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        for got in process.stdout or ():
+            if got.startswith(line):
+                return process
+        raise AssertionError(f"the chief ended with {process.wait()} before '{line}'")
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def chief(system):
+    """Starts chiefs of the shared system."""
+    with chiefs(system.address) as start:
+        yield start
+
+
+@pytest.fixture
+def silent_chief(silent_system):
+    """Starts chiefs of a system that the test may stop."""
+    with chiefs(silent_system.address) as start:
+        yield start
+
+
 def state_of(system: RunningSystem) -> str:
     with SystemClient(parse_address(system.address)) as client:
         return client.info().state
@@ -218,6 +282,7 @@ class Helpers:
     made = staticmethod(made)
     wait_until = staticmethod(wait_until)
     wait_for_state = staticmethod(wait_for_state)
+    state_of = staticmethod(state_of)
 
     @staticmethod
     @contextlib.contextmanager

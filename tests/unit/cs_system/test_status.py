@@ -1,8 +1,8 @@
 from click.testing import CliRunner
 
 from cs_system.commands import main
-from cs_system.errors import clock_text
-from cs_system.status import Limits, RunInfo, SystemInfo, WaferInfo, WorkerInfo, duration_text, render
+from cs_system.errors import clock_text, duration_text
+from cs_system.status import Limits, RunInfo, SystemInfo, WaferInfo, WorkerInfo, render
 
 
 def info(run=None, state="IDLE", waiting=0):

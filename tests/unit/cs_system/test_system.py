@@ -1,6 +1,6 @@
 import pytest
 
-from cs_system.errors import ReservationLostError, SystemBusyError, clock_text
+from cs_system.errors import ReservationLostError, SystemBusyError, TooManyWaitingError, clock_text
 from cs_system.server.system import ReservationBook
 
 
@@ -32,6 +32,21 @@ def test_waiting_jobs_get_it_in_the_order_of_their_arrival():
     assert c.since_s == 10.0
     with pytest.raises(ReservationLostError, match="its chief has gone"):
         book.position(b)
+
+
+def test_the_queue_has_an_end_for_each_host_and_for_all():
+    book = ReservationBook()
+    first = book.enter("holder", "token", wait=True, now_s=0.0, peer="a")
+    for number in range(32):
+        book.enter(f"job-{number}", "token", wait=True, now_s=0.0, peer="a")
+    with pytest.raises(TooManyWaitingError, match="32 jobs queue for the CS system, 32 of this host"):
+        book.enter("one-more", "token", wait=True, now_s=0.0, peer="a")
+    for number in range(32, 256):
+        book.enter(f"job-{number}", "token", wait=True, now_s=0.0, peer=f"host-{number}")
+    with pytest.raises(TooManyWaitingError, match="256 jobs queue for the CS system, 0 of this host"):
+        book.enter("one-more", "token", wait=True, now_s=0.0, peer="b")
+    book.leave(first, "released", now_s=1.0)
+    book.enter("one-more", "token", wait=True, now_s=1.0, peer="b")
 
 
 def test_a_call_after_the_end_gets_the_reason():

@@ -275,7 +275,7 @@ def _share_the_cpus() -> None:
     """Limit TensorFlow to the threads of XLA; to be called before either computes."""
     import tensorflow as tf
 
-    from cs_system.engine.device import limit_threads
+    from cs_system.engine.machine import limit_threads
 
     threads = limit_threads(None)
     if tf.config.threading.get_intra_op_parallelism_threads() != threads:

@@ -68,7 +68,8 @@ def main() -> None:
 
 
 def _measure_here(args: argparse.Namespace) -> Measured:
-    from cs_system.engine.device import limit_threads, start_device
+    from cs_system.engine.device import start_device
+    from cs_system.engine.machine import limit_threads
 
     limit_threads(None)
     start_device(None)

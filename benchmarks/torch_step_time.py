@@ -203,7 +203,7 @@ def on_one_core() -> None:
     """Keeps this process, and all threads that it will have, on one core."""
     import torch
 
-    from cs_system.engine.device import limit_threads
+    from cs_system.engine.machine import limit_threads
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)

@@ -40,7 +40,8 @@ def rates(artifact: Path, directory: Path) -> dict[str, float]:
         artifact: of a step in layers.
         directory: where state lies.
     """
-    from cs_system.engine.device import limit_threads, start_device
+    from cs_system.engine.device import start_device
+    from cs_system.engine.machine import limit_threads
 
     os.environ["JAX_PLATFORMS"] = "cpu"
     threads = limit_threads(None)

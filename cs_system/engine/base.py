@@ -19,6 +19,10 @@ MAX_CHUNK_BYTES = 32 << 20
 CHUNKS = 3
 
 
+# By function number: the bytes written by `cgc.lowering.interpret.export_step`, and the interface.
+Executables = Mapping[int, tuple[bytes, StepInterface]]
+
+
 class PendingSteps(Protocol):
     """Steps that were dispatched to the device."""
 

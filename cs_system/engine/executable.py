@@ -15,7 +15,9 @@ import numpy as np
 from jax import export
 
 from cs_system.engine.allowed_ops import RefusedOpError, check_exported
-from cs_system.engine.device import compiler_options, computing_threads
+from cs_system.engine.base import Executables
+from cs_system.engine.device import compiler_options
+from cs_system.engine.machine import computing_threads
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Call, Key
@@ -30,9 +32,6 @@ _EXCHANGES = re.compile(r"\b(all-reduce|all-gather|all-to-all|collective-permute
 StepCallable = Callable[
     [Sequence[jax.Array], Sequence[jax.Array]], tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
 ]
-
-# By function number: the bytes written by `cgc.lowering.interpret.export_step`, and the interface.
-Executables = Mapping[int, tuple[bytes, StepInterface]]
 
 
 class ExecutableError(ToolkitError):

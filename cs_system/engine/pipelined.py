@@ -17,16 +17,10 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from cs_system.engine.device import (
-    as_device,
-    check_state,
-    compiler_options,
-    computing_threads,
-    device_errors,
-    from_device,
-    select_state,
-)
+from cs_system.engine.device import compiler_options
 from cs_system.engine.executable import load_step
+from cs_system.engine.machine import computing_threads
+from cs_system.engine.state import as_device, check_state, device_errors, from_device, select_state
 from cs_system.errors import ExecutionError, ProgramError, WrongOrderError
 from cs_system.messages import dtype_named
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype

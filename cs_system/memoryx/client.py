@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from cs_system.engine.executable import Executables
+from cs_system.engine.base import Executables
 from cs_system.errors import CsSystemError, ExecutionError
 from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,

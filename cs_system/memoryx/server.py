@@ -20,7 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cs_system.engine.device import device_errors, limit_threads, start_device
+from cs_system.engine.device import start_device
+from cs_system.engine.machine import limit_threads
+from cs_system.engine.state import device_errors
 from cs_system.errors import (
     BadOptionError,
     CsSystemError,

@@ -19,8 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from cs_system.engine.device import compiler_options, computing_threads
-from cs_system.engine.executable import Executables, Function, OneDevice, load_step
+from cs_system.engine.base import Executables
+from cs_system.engine.device import compiler_options
+from cs_system.engine.executable import Function, OneDevice, load_step
+from cs_system.engine.machine import computing_threads
 from cs_system.memoryx.protocol import aligned_empty, split_views
 from cs_system.memoryx.store import MappedTensors, file_layouts, replaced_state
 from cs_system.messages import dtype_named

@@ -21,7 +21,8 @@ import grpc.aio
 from cs_stream.errors import ListenError
 from cs_stream.receiver import Receiver
 from cs_system.address import host_port, is_loopback
-from cs_system.engine.device import cpu_digest, limit_threads, start_device
+from cs_system.engine.device import start_device
+from cs_system.engine.machine import cpu_digest, limit_threads
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.monitoring.board import Board, Snapshot
 from cs_system.proto import cs_system_pb2_grpc

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cs_system.address import host_port
-from cs_system.engine.device import from_device
-from cs_system.engine.layers import for_memory, share
+from cs_system.engine.micro_batches import for_memory, share
+from cs_system.engine.state import from_device
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
@@ -27,7 +27,7 @@ from cs_system.errors import (
 )
 from cs_system.memoryx.client import ShardedReader
 from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
-from cs_system.memoryx.engine import LayeredEngine
+from cs_system.memoryx.layered import LayeredEngine
 from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,

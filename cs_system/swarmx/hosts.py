@@ -111,7 +111,7 @@ class WaferProcess(ChildProcess):
 
 def run_wafer(host: str, port: int, token: str, rank: int) -> int:
     """Run a wafer in the process of a `WaferProcess`; return its exit code."""
-    from cs_system.engine.device import limit_threads
+    from cs_system.engine.machine import limit_threads
     from cs_system.swarmx.member import serve
 
     limit_threads(None)

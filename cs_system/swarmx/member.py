@@ -19,8 +19,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cs_system.address import SystemAddress, is_loopback, parse_address
-from cs_system.engine.device import device_errors
-from cs_system.engine.layers import Layers, micro_batches
+from cs_system.engine.layers import Layers
+from cs_system.engine.micro_batches import micro_batches
+from cs_system.engine.state import device_errors
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
 from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
 from cs_system.memoryx.engine import select_executables

@@ -14,7 +14,7 @@ from cgc.cirh.interface import step_interface
 from cgc.layers.pieces import PIECE_ELEMENTS
 from cgc.layers.streamed import StreamedStep, streamed_step
 from cgc.lowering.interpret import step_function
-from cs_system.engine.layers import micro_batches
+from cs_system.engine.micro_batches import micro_batches
 from cs_toolkit.layered_step import SMALL_BYTES, Call, Sweep, schedule_from_json
 
 State = dict[str, np.ndarray]

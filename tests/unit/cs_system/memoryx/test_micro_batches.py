@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs_system.engine.layers import share
+from cs_system.engine.micro_batches import share
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.server.engines import make_engine

@@ -118,7 +118,12 @@ def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run:
         num_workers=task.num_workers,
         input_digest=input_identity.digest,
     )
-    sender = Sender((ticket.data_host, ticket.data_port), identity, BatchLayout.of_step(source.inputs()))
+    sender = Sender(
+        (ticket.data_host, ticket.data_port),
+        identity,
+        BatchLayout.of_step(source.inputs()),
+        credentials=ticket.credentials,
+    )
     program_skips = settings.options.program_skips_batches
     used = count_before(task.index, task.num_workers, ticket.first_position)
     if program_skips and os.environ.get("CSRUN_RESTARTS"):

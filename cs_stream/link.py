@@ -21,7 +21,7 @@ from cs_stream.protocol import (
     ServerEvent,
     ServerState,
 )
-from cs_toolkit.wire import Connection, PeerGoneError, PeerSilentError
+from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
 
 _SCRATCH_BYTES = 1 << 16
 _LINGER_S = 2.0
@@ -70,6 +70,7 @@ class ServerLink:
             PeerGoneError: it disconnected.
             PeerSilentError: HELLO was not complete in time.
         """
+        self._connection.handshake(deadline_s - time.monotonic())
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         while True:
             for event in self._receive(None, deadline_s):
@@ -139,7 +140,7 @@ class ServerLink:
         with self._socket_lock:
             self._connection.shut_down(socket.SHUT_WR)
         if self.is_over:
-            with contextlib.suppress(PeerGoneError, PeerSilentError):
+            with contextlib.suppress(PeerGoneError, PeerSilentError, FrameError):
                 deadline_s, waste = time.monotonic() + _LINGER_S, memoryview(bytearray(_SCRATCH_BYTES))
                 while True:
                     self._connection.receive_some(waste, deadline_s)

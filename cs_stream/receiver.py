@@ -34,7 +34,9 @@ from cs_stream.protocol import BatchReceived, ErrorReceived, InputEnded, ServerE
 from cs_stream.ring import BatchRing, ReadySpan, RunEnd
 from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
 from cs_toolkit.log_limits import LineLimiter
-from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError, listen, name_of
+from cs_toolkit.tls import Credentials
+from cs_toolkit.tls_connection import accept
+from cs_toolkit.wire import FrameError, PeerGoneError, PeerSilentError, listen, name_of
 
 __all__ = [
     "BatchLayout",
@@ -70,6 +72,7 @@ class Receiver:
         host: Address to listen on; loopback by default.
         port: TCP port; 0 takes a free one, see `address`.
         handshake_timeout_s: How long a connection may take to prove that it belongs to a job.
+        credentials: For TLS with the workers; None: without TLS.
 
     Attributes:
         address: Host and port of the listener.
@@ -78,7 +81,15 @@ class Receiver:
         ListenError: cannot listen on the address.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, handshake_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        handshake_timeout_s: float = 10.0,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._credentials = credentials
         self._handshake_timeout_s = handshake_timeout_s
         self._listener = _listen(host, port)
         bound = self._listener.getsockname()
@@ -167,7 +178,7 @@ class Receiver:
                 self._wake_reader.recv(1, socket.MSG_PEEK)
             return
         try:
-            connection = Connection(sock)
+            connection = accept(sock, self._credentials)
         except OSError:
             sock.close()
             return  # the peer has already disconnected

@@ -24,7 +24,9 @@ from cs_stream.errors import ConnectError, ProtocolError, RefusedError, Replaced
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import RunEnded
 from cs_stream.session import Session, SessionEnd, SessionOverError, StoppedHereError
-from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError, connect, name_of, new_nonce
+from cs_toolkit.tls import Credentials
+from cs_toolkit.tls_connection import TlsError, connect
+from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError, name_of, new_nonce
 
 __all__ = ["SendSummary", "Sender", "WorkerIdentity"]
 
@@ -120,6 +122,7 @@ class Sender:
         reconnect_timeout_s: The same after a broken connection.
         handshake_timeout_s: How long an attempt may take.
         checksum: Offer digests that cover the content of the batches; the system decides.
+        credentials: For TLS; None: without TLS.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Sender:
         reconnect_timeout_s: float = 60.0,
         handshake_timeout_s: float = 10.0,
         checksum: bool = True,
+        credentials: Credentials | None = None,
     ) -> None:
         self._address = address
         self._identity = identity
@@ -140,6 +144,7 @@ class Sender:
         self._reconnect_timeout_s = reconnect_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._checksum = checksum
+        self._credentials = credentials
         self._instance = self._run_id = ""
         self._damaged = 0
         self._last_seq = 0
@@ -224,9 +229,11 @@ class Sender:
     def _try_connect(self, limit_s: float) -> tuple[Session | None, str]:
         limit_s = max(0.001, min(limit_s, self._handshake_timeout_s))
         try:
-            connection = connect(self._address, limit_s)
+            connection = connect(self._address, limit_s, self._credentials)
         except OSError as error:
             return None, str(error)
+        except TlsError as error:
+            raise self._no_tls(error) from None
         session = Session(connection, self._hello(), self._identity.token)
         with self._lock:
             self._session = session
@@ -244,6 +251,9 @@ class Sender:
                     self._log_retry(session.end)
                 return None, _text(session.end)
         return session, ""
+
+    def _no_tls(self, error: TlsError) -> ConnectError:
+        return ConnectError(f"data port {name_of(self._address)}: {error}")
 
     def _log_retry(self, end: SessionEnd | None) -> None:
         _log.warning("worker %d: %s; connecting again", self._identity.worker, _text(end))
@@ -281,6 +291,8 @@ class Sender:
             return tally.summary("stopped", STOPPED_HERE)
         if self._shall_retry(end):
             return None
+        if isinstance(end, TlsError):
+            raise self._no_tls(end)
         if isinstance(end, ForeignBytesError):
             raise ProtocolError(
                 f"{name_of(self._address)} is not the data port of a CS system ({end}); check the address"

@@ -23,11 +23,24 @@ from cs_toolkit.liveness import (
     MIN_PEER_TIMEOUT_S,
     PEER_TIMEOUT_VARIABLE,
 )
+from cs_toolkit.tls import CERTS_VARIABLE
 
 if TYPE_CHECKING:
     from cs_system.client import SystemInfo
 
 _MIB = 1 << 20
+
+_CERTS = click.option(
+    "--certs",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Directory with ca.pem, cert.pem and key.pem for TLS, of `cs_system certs`.  [default: CS_CERTS]",
+)
+_INSECURE = click.option(
+    "--insecure",
+    is_flag=True,
+    help="Allow connections from other machines without TLS: nothing is encrypted.",
+)
 
 # Commands that query a system, whose address is --cs_ip or CS_IP.
 ASKING = ("status",)
@@ -45,7 +58,14 @@ main.add_command(certs)
 
 
 @main.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; any other needs --certs or --insecure.",
+)
+@_CERTS
+@_INSECURE
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -162,6 +182,8 @@ main.add_command(certs)
 )
 def serve(
     host: str,
+    certs: Path | None,
+    insecure: bool,
     port: int,
     data_port: int | None,
     http_port: int | None,
@@ -187,10 +209,11 @@ def serve(
 
     \b
     Example, a group of four systems with a single address, each on its own host:
-      srun --nodes=4 --ntasks-per-node=1 cs_system serve --num-csx=4 --host=0.0.0.0
+      srun --nodes=4 --ntasks-per-node=1 cs_system serve --num-csx=4 --host=0.0.0.0 --certs=DIR
     """
     from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
     from cs_system.processes import set_up_logging
+    from cs_system.security import server_credentials
     from cs_system.server.artifacts import default_cache_dir
     from cs_system.server.process import ServerOptions
     from cs_system.server.process import serve as run_server
@@ -206,17 +229,13 @@ def serve(
         _fail(error, error.exit_code)
     if group is not None and group.number:
         _be_member(group.file, group.number)
-    if not is_loopback(host):
-        logging.getLogger("cs_system.server").warning(
-            "listening on %s: the control plane is not authenticated apart from the tokens of jobs, "
-            "and nothing is encrypted",
-            host,
-        )
     if http_port is not None and not is_loopback(http_host):
         logging.getLogger("cs_system.server").warning(
             "the status page listens on %s: without a login, and nothing is encrypted", http_host
         )
     try:
+        names = [advertise] if advertise else []
+        credentials = server_credentials(host, certs, insecure, os.environ, names)
         loaded = load_fabric(fabric)
         code = run_server(
             ServerOptions(
@@ -245,6 +264,7 @@ def serve(
                 group=group,
                 http_host=http_host,
                 http_port=http_port,
+                credentials=credentials,
             )
         )
     except (CsSystemError, FabricError) as error:
@@ -361,14 +381,17 @@ def _fail(error: Exception, exit_code: int) -> NoReturn:
     metavar="IP[:PORT]",
     help="Address of the system.  [default: CS_IP, else the site's]",
 )
+@_CERTS
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 @click.option("--watch", is_flag=True, help="Print again every second until Ctrl-C.")
-def status(cs_ip: str | None, as_json: bool, watch: bool) -> None:
+def status(cs_ip: str | None, certs: Path | None, as_json: bool, watch: bool) -> None:
     """Show the status of a CS system."""
     from cs_system.client import SystemClient, parse_address
 
     if cs_ip is None:
         raise click.UsageError("no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip")
+    if certs is not None:
+        os.environ[CERTS_VARIABLE] = str(certs)
     try:
         with SystemClient(parse_address(cs_ip)) as client:
             _show(client.info(), as_json)

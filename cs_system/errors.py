@@ -71,6 +71,35 @@ class NotACsSystemError(CsSystemError):
         )
 
 
+class TlsFailedError(CsSystemError):
+    """Only one side uses TLS, or one does not accept the certificate of the other."""
+
+    code = "tls_failed"
+
+    @classmethod
+    def at(cls, address: object, problem: str) -> TlsFailedError:
+        """Make the error; `problem` completes "no TLS connection with ...:"."""
+        return cls(
+            f"no TLS connection with the CS system at {address}: {problem}",
+            address=str(address),
+        )
+
+
+class NotAllowedError(CsSystemError):
+    """The caller's role does not allow the call."""
+
+    code = "not_allowed"
+
+    @classmethod
+    def of(cls, name: str, action: str) -> NotAllowedError:
+        """Make the error for a caller, empty if not identified, and what it wanted to do."""
+        who = f"the certificate is that of {name}" if name else "the caller has no certificate"
+        return cls(
+            f"not allowed to {action}: {who}; expected the owner's, or an administrator's "
+            "(`cs_system certs issue --admin`), or a call from the system's own machine without TLS"
+        )
+
+
 class ProtocolMismatchError(CsSystemError):
     """Client and server have toolkits of incompatible versions."""
 

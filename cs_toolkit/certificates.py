@@ -73,6 +73,18 @@ def read_certificate(path: Path) -> Certificate:
     return _content(_load_certificate(path))
 
 
+def parse_certificate(pem: bytes) -> Certificate:
+    """Return the content of a certificate that a TLS library has verified.
+
+    Raises:
+        CertificateError: it cannot be parsed.
+    """
+    try:
+        return _content(x509.load_pem_x509_certificate(pem))
+    except ValueError as error:
+        raise CertificateError(f"the peer's certificate cannot be parsed ({error})") from None
+
+
 def check_issuer(certificate: Path, authority: Path) -> str:
     """Return "" if a certificate was issued by an authority, else the reason why it was not."""
     issued, issuer = _load_certificate(certificate), _load_certificate(authority)

@@ -118,7 +118,13 @@ class Credentials:
         Raises:
             CredentialsError: the files are damaged.
         """
-        return self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return self.make_client_context()
+
+    def make_client_context(self, *protocols: str) -> ssl.SSLContext:
+        """Return new settings of a connection, for application protocols (ALPN) such as "h2"."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(protocols)
+        return self._load(context)
 
     def read(self) -> tuple[bytes, bytes, bytes]:
         """Return the authority's certificate, our certificate and our key, as PEM."""
@@ -175,6 +181,8 @@ _VERIFICATION = {
 }
 _HOST_MISMATCH = (62, 64)
 
+_PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+
 # Reasons of OpenSSL for errors that another attempt does not remove: alerts of the peer, and foreign bytes.
 _REASONS = {
     "WRONG_VERSION_NUMBER": "it does not use TLS",
@@ -192,6 +200,11 @@ _REASONS = {
     "TLSV1_ALERT_PROTOCOL_VERSION": "it accepts only other versions of TLS than 1.3",
     "TLSV1_ALERT_ACCESS_DENIED": "it refuses our identity",
 }
+
+
+def is_plain(error: ssl.SSLError) -> bool:
+    """Return True if a handshake failed because the peer does not use TLS."""
+    return error.reason in _PLAIN
 
 
 def explain(error: ssl.SSLError, host: str = "") -> str | None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from cs_toolkit import wire
 from cs_toolkit.tls import Credentials, Identity, explain
-from cs_toolkit.wire import Buffer, Connection, FrameError, PeerGoneError, PeerSilentError
+from cs_toolkit.wire import Buffer, Connection, ForeignBytesError, PeerGoneError, PeerSilentError
 
 # One write encrypts at most this many bytes, so that a reading thread waits for the lock no longer than that.
 _WRITE_BYTES = 1 << 18
@@ -29,7 +29,7 @@ _JOINED_BYTES = 1 << 14
 _HANDSHAKE_S = 10.0
 
 
-class TlsError(FrameError):
+class TlsError(ForeignBytesError):
     """No TLS connection with the peer is possible: certificates, or a peer that uses no TLS."""
 
 

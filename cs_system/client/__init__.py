@@ -40,6 +40,7 @@ from cs_system.status import SystemInfo, read_info
 from cs_system.transport import client_metadata
 from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.sealing import seal
+from cs_toolkit.tls import Credentials
 from cs_toolkit.wire import is_proof
 
 __all__ = [
@@ -64,11 +65,18 @@ QUEUE_TIMEOUT_S = 24 * 3600.0
 
 @dataclass(frozen=True)
 class RunTicket:
-    """Where a worker delivers its batches, and the position at which the chief has opened the input."""
+    """Where a worker delivers its batches.
+
+    Attributes:
+        data_host, data_port: Address of the data plane.
+        first_position: Position at which the chief has opened the input.
+        credentials: For TLS with the data plane; None: without TLS.
+    """
 
     data_host: str
     data_port: int
     first_position: int = 0
+    credentials: Credentials | None = None
 
 
 class SystemClient:
@@ -222,6 +230,7 @@ def join_run(
                     f"{address} does not prove that it knows the token of job {job}: its answer was changed "
                     "on the way, or it is no system of this job"
                 )
-            return RunTicket(reply.data_host or address.host, reply.data_port, reply.first_position)
+            host = reply.data_host or address.host
+            return RunTicket(host, reply.data_port, reply.first_position, connection.credentials)
     finally:
         connection.close()

@@ -1,32 +1,34 @@
-"""A client's connection to the control plane: probing the address, the channel, errors as exceptions.
+"""A client's connection to the control plane: the channel, errors as exceptions.
 
-gRPC hides why it cannot connect, and waits long for a listener that never answers. So the first bytes of
-HTTP/2 are exchanged by hand, and only a listener that answers them is given to gRPC.
+gRPC hides why it cannot connect, and waits long for a listener that never answers. So `probe` connects first,
+and only a listener that answers it is given to gRPC.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import grpc
 
-from cs_system.address import SystemAddress
+from cs_system.address import SystemAddress, is_loopback
 from cs_system.client.heartbeats import Heartbeats
+from cs_system.client.probe import probe
 from cs_system.errors import (
     ConnectionLostError,
     CsSystemError,
     NotACsSystemError,
     ProtocolMismatchError,
     SystemUnreachableError,
+    TlsFailedError,
 )
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.proto import cs_system_pb2_grpc
+from cs_system.security import client_credentials, grpc_channel_credentials
 from cs_system.transport import (
     PROTOCOL_VERSION,
     Metadata,
@@ -36,9 +38,23 @@ from cs_system.transport import (
 )
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.tls import CredentialsError
+
+log = logging.getLogger("cs_system.client")
 
 # Status codes of calls that arrive while a system is shutting down, or later.
 ENDING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+@cache
+def _warn_unencrypted(address: SystemAddress) -> None:
+    """Warn, once in this process, of a connection to another machine without TLS."""
+    if not is_loopback(address.host):
+        log.warning(
+            "the connections to the CS system at %s are not encrypted, and the system is not authenticated; "
+            "see `cs_system certs --help`",
+            address,
+        )
 
 
 class Connection:
@@ -58,6 +74,11 @@ class Connection:
         SystemUnreachableError: nothing answers there.
         NotACsSystemError: something else answers.
         ProtocolMismatchError: the system has another version.
+        TlsFailedError: only one side uses TLS, or a certificate is not accepted.
+
+    Attributes:
+        address: Address of the control plane.
+        credentials: Credentials with which TLS is used; None without TLS.
     """
 
     def __init__(self, address: SystemAddress, timeout_s: float) -> None:
@@ -66,8 +87,18 @@ class Connection:
         self._timeout_s = timeout_s
         self.peer_timeout_s = peer_timeout_s(os.environ)
         self._heartbeats: Heartbeats | None = None
-        probe(address, timeout_s)
-        self._channel = grpc.insecure_channel(str(address), options=client_options(self.peer_timeout_s))
+        options = client_options(self.peer_timeout_s)
+        try:
+            own = client_credentials()
+            self.credentials = own if probe(address, timeout_s, own) else None
+            if self.credentials is not None:
+                credentials = grpc_channel_credentials(self.credentials)
+                self._channel = grpc.secure_channel(str(address), credentials, options=options)
+        except CredentialsError as error:
+            raise TlsFailedError(str(error)) from None
+        if self.credentials is None:
+            _warn_unencrypted(address)
+            self._channel = grpc.insecure_channel(str(address), options=options)
         self._stub = cs_system_pb2_grpc.CsSystemStub(self._channel)
         try:
             self._check_system()
@@ -153,119 +184,3 @@ class Connection:
         if self._heartbeats is not None:
             self._heartbeats.close()
         self._channel.close()
-
-
-# RFC 9113 section 3.4: the client's preface and an empty SETTINGS frame; the answer is a SETTINGS frame.
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-_FRAME_HEADER_BYTES = 9
-_SETTINGS = 4
-
-_KNOWN_GREETINGS = (
-    (b"HTTP/", "a web server"),
-    (b"<", "a web server"),
-    (b"SSH-", "an SSH server"),
-    (b"CSBS", "the data plane of a CS system, not its control plane"),
-    (b"\x15\x03", "a TLS server"),
-    (b"220 ", "an FTP or mail server"),
-)
-
-
-def probe(address: SystemAddress, timeout_s: float) -> None:
-    """Check that the listener at `address` speaks HTTP/2.
-
-    Args:
-        address: Address of the control plane.
-        timeout_s: Limit for the whole check.
-
-    Raises:
-        SystemUnreachableError: nothing listens, the host does not answer, or the name is unknown.
-        NotACsSystemError: the listener speaks something else, or nothing.
-    """
-    deadline = time.monotonic() + timeout_s
-    with _connect(address, deadline, timeout_s) as connection:
-        connection.settimeout(max(0.1, deadline - time.monotonic()))
-        got, closed = b"", False
-        try:
-            connection.sendall(_PREFACE)
-            while len(got) < _FRAME_HEADER_BYTES:
-                connection.settimeout(max(0.1, deadline - time.monotonic()))
-                part = connection.recv(256)
-                if not part:
-                    closed = True
-                    break
-                got += part
-        except TimeoutError:
-            pass
-        except OSError as error:
-            if not got:
-                raise NotACsSystemError.at(address, f"it broke the connection ({_text(error)})") from error
-    if not is_settings_frame(got):
-        raise NotACsSystemError.at(address, describe_answer(got, closed, timeout_s))
-
-
-def is_settings_frame(data: bytes) -> bool:
-    """Return True if `data` begins with the header of an HTTP/2 SETTINGS frame on stream 0."""
-    if len(data) < _FRAME_HEADER_BYTES:
-        return False
-    length = int.from_bytes(data[:3], "big")
-    return data[3] == _SETTINGS and data[5:9] == b"\x00\x00\x00\x00" and length % 6 == 0 and length <= 1 << 14
-
-
-def describe_answer(data: bytes, closed: bool, timeout_s: float) -> str:
-    """Describe a listener that answered an HTTP/2 client with `data`, and may have closed the connection."""
-    if not data and closed:
-        return "it accepted the connection and closed it without an answer"
-    if not data:
-        return f"it accepted the connection and did not answer within {timeout_s:g} s"
-    for greeting, what in _KNOWN_GREETINGS:
-        if data.startswith(greeting):
-            return f"it is {what} (answer: {data[:40]!r})"
-    return f"its answer begins with {data[:40]!r}"
-
-
-def _connect(address: SystemAddress, deadline: float, timeout_s: float) -> socket.socket:
-    tried = f"a TCP connection (waiting at most {timeout_s:g} s)"
-    failure: OSError = TimeoutError("no answer")
-    for family, kind, protocol, _, endpoint in _resolve(address, deadline):
-        connection = socket.socket(family, kind, protocol)
-        connection.settimeout(max(0.1, deadline - time.monotonic()))
-        try:
-            connection.connect(endpoint)
-        except OSError as error:
-            connection.close()
-            failure = error
-        else:
-            return connection
-    raise SystemUnreachableError.at(address, tried, _text(failure)) from failure
-
-
-Endpoint = tuple[
-    socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]
-]
-
-
-def _resolve(address: SystemAddress, deadline: float) -> list[Endpoint]:
-    found: list[Endpoint] = []
-    failures: list[OSError] = []
-
-    def resolve() -> None:
-        try:
-            for entry in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
-                found.append(entry)  # type: ignore[arg-type]  # no AF_UNIX and the like here
-        except OSError as error:
-            failures.append(error)
-
-    # In a thread, because a program cannot set a time limit for the resolver.
-    thread = threading.Thread(target=resolve, name="resolve", daemon=True)
-    thread.start()
-    thread.join(max(0.1, deadline - time.monotonic()))
-    if found:
-        return list(found)
-    cause = _text(failures[0]) if failures else "the name server does not answer"
-    raise SystemUnreachableError.at(address, f"looking up the name '{address.host}'", cause)
-
-
-def _text(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    return error.strerror or str(error)

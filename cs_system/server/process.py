@@ -26,6 +26,7 @@ from cs_system.engine.machine import cpu_digest, limit_threads
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.monitoring.board import Board, Snapshot
 from cs_system.proto import cs_system_pb2_grpc
+from cs_system.security import grpc_server_credentials
 from cs_system.server.artifacts import ExecutableStore, keep_newest
 from cs_system.server.service import CsSystemServicer
 from cs_system.server.status import read_status
@@ -34,6 +35,7 @@ from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
 from cs_system.transport import server_options
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.files import replace_file
+from cs_toolkit.tls import Credentials
 
 log = logging.getLogger("cs_system.server")
 
@@ -60,6 +62,7 @@ class ServerOptions:
         group: The group of systems on several hosts that this one leads; None: all are on this machine.
         http_host: Address of the status page.
         http_port: Its port, 0 for any free one; None serves no page.
+        credentials: For TLS with clients and the systems of the group; None: without TLS.
     """
 
     system: SystemOptions
@@ -73,6 +76,7 @@ class ServerOptions:
     group: GroupConfig | None = None
     http_host: str = "127.0.0.1"
     http_port: int | None = None
+    credentials: Credentials | None = None
 
 
 def serve(options: ServerOptions) -> int:
@@ -132,7 +136,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
     store = ExecutableStore(options.cache_dir and options.cache_dir / "executables", options.cache_bytes)
     with contextlib.ExitStack() as stack:
         try:
-            receiver = Receiver(options.host, options.data_port)
+            receiver = Receiver(options.host, options.data_port, credentials=options.credentials)
         except ListenError as error:
             raise PortInUseError.at(options.host, options.data_port, "--data-port", str(error)) from error
         stack.callback(receiver.close)
@@ -144,7 +148,11 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
         server = grpc.aio.server(options=server_options(options.system.peer_timeout_s))
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
         try:
-            port = server.add_insecure_port(host_port(options.host, options.port))
+            place = host_port(options.host, options.port)
+            if options.credentials is None:
+                port = server.add_insecure_port(place)
+            else:
+                port = server.add_secure_port(place, grpc_server_credentials(options.credentials))
         except RuntimeError as error:
             raise PortInUseError.at(options.host, options.port, "--port", _bind_error(options)) from error
         await server.start()

@@ -158,7 +158,7 @@ def run_block(guide: Guide, lines: list[str], shell: Shell) -> None:
         if command in NOT_RUN.get(guide.page, {}):
             continue
         if not shell.has_system and "--cs_ip=" in line and not SERVER.search(line):
-            shell.start("cs_system serve --host=0.0.0.0")
+            shell.start("cs_system serve --host=0.0.0.0 --insecure")
         started_s = time.monotonic()
         print(f"$ {command}", flush=True)
         if SERVER.search(line):

@@ -17,7 +17,7 @@ from tests.systems import running_system
 PROGRAM = Path(__file__).parents[1] / "clients" / "cstorch" / "programs" / "digits.py"
 LIMIT_S = 60.0
 STEP = ("srun", "--nodes=2", "--ntasks-per-node=1")
-SERVE = ("serve", "--num-csx=2", "--host=0.0.0.0", "--advertise=127.0.0.1", "--port=0")
+SERVE = ("serve", "--num-csx=2", "--host=0.0.0.0", "--insecure", "--advertise=127.0.0.1", "--port=0")
 
 
 def words(address: str, steps: int, *more: str) -> tuple[str, ...]:

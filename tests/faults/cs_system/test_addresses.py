@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from cs_system.client import SystemClient, parse_address
-from cs_system.client.connection import Connection, describe_answer, is_settings_frame
+from cs_system.client.connection import Connection
+from cs_system.client.probe import describe_answer, is_settings_frame
 from cs_system.errors import NotACsSystemError, ProtocolMismatchError, SystemUnreachableError
 
 

@@ -185,7 +185,7 @@ def test_a_data_port_in_use(own_system):
             2,
             "--ready-file=missing/dir/file: cannot be written: No such file",
         ),
-        (["--host=no-such-host.invalid"], 1, "no-such-host.invalid"),
+        (["--host=no-such-host.invalid", "--insecure"], 1, "no-such-host.invalid"),
         (["--prot=1"], 2, "No such option"),
     ],
 )
@@ -195,10 +195,18 @@ def test_bad_flags_are_explained(flags, code, text):
     assert "Traceback" not in done.stderr
 
 
-def test_an_address_for_everybody_warns(tmp_path):
-    with running_system(tmp_path, ["--host=0.0.0.0", "--advertise=127.0.0.1", "--cache-size=0"]) as system:
+def test_an_address_for_everybody_needs_a_choice():
+    done = cs_system("serve", "--port=0", "--cache-size=0", "--host=0.0.0.0")
+    assert done.returncode == 2
+    assert "--host=0.0.0.0: other machines reach this address; give the certificate" in done.stderr
+
+
+def test_an_insecure_address_for_everybody_warns(tmp_path):
+    with running_system(
+        tmp_path, ["--host=0.0.0.0", "--advertise=127.0.0.1", "--cache-size=0", "--insecure"]
+    ) as system:
         assert "WARNING" in system.log()
-        assert "the control plane is not authenticated apart from the tokens of jobs" in system.log()
+        assert "--insecure on 0.0.0.0: nothing is encrypted" in system.log()
         with SystemClient(parse_address(system.address)) as client:
             assert client.info().data_address == system.data_address
 

@@ -172,7 +172,7 @@ def test_the_group_of_a_slurm_step() -> None:
     [
         ((), {"SLURM_STEP_NUM_TASKS": "2"}, "--host=127.0.0.1: only this machine reaches it"),
         (
-            ("--host=0.0.0.0", "--memoryx=127.0.0.1:9002", "--group-file=group.json"),
+            ("--host=0.0.0.0", "--insecure", "--memoryx=127.0.0.1:9002", "--group-file=group.json"),
             {},
             "--memoryx=127.0.0.1: only this machine reaches it",
         ),

@@ -1,0 +1,188 @@
+"""Who may connect to a CS system: certificates of its servers and clients, and the roles of callers.
+
+Servers listen on loopback by default, which needs no certificates. Any other address needs those of a system,
+or the explicit choice to do without (`--insecure`). Clients use TLS whenever they have certificates, except
+with systems on the loopback of their own machine that do not use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from cs_system.address import is_loopback
+from cs_system.errors import BadOptionError, NotAllowedError
+from cs_toolkit.tls import CERTS_VARIABLE, Credentials, CredentialsError, find_credentials
+
+log = logging.getLogger("cs_system.server")
+
+_HOW = (
+    f"give the certificate of this system (--certs=DIR or {CERTS_VARIABLE}; `cs_system certs` makes one), or "
+    "--insecure on a network where everybody is trusted"
+)
+
+
+def server_credentials(
+    host: str, certs: Path | None, insecure: bool, environment: Mapping[str, str], names: Sequence[str] = ()
+) -> Credentials | None:
+    """Return the credentials of a server, None for one without TLS; log how it is protected.
+
+    Args:
+        host: Address that it listens on.
+        certs: Directory of the credentials, if the user gives one.
+        insecure: The user allows connections from other machines without TLS.
+        environment: May name a directory of credentials.
+        names: Host names or addresses by which clients reach the server, as far as they are known.
+
+    Raises:
+        BadOptionError: it can be reached from other machines without TLS, or the certificate cannot be used.
+    """
+    if insecure:
+        if certs is not None:
+            raise BadOptionError("--certs with --insecure: expected only one of them")
+        if not is_loopback(host):
+            log.warning(
+                "--insecure on %s: nothing is encrypted, and everybody who reaches this address can use the "
+                "system; only the secrets of jobs are proved",
+                host,
+            )
+        return None
+    try:
+        credentials = find_credentials(certs, environment)
+    except CredentialsError as error:
+        raise BadOptionError(str(error)) from None
+    if credentials is None:
+        if is_loopback(host):
+            return None
+        raise BadOptionError(f"--host={host}: other machines reach this address; {_HOW}")
+    # Only here: a system without certificates needs no X.509.
+    from cs_toolkit.certificates import EXPIRY_NOTICE_DAYS, CertificateError, read_certificate
+
+    try:
+        certificate = read_certificate(credentials.certificate)
+    except CertificateError as error:
+        raise BadOptionError(str(error)) from None
+    if certificate.identity.role != "system":
+        if certs is None and is_loopback(host):
+            return None  # the user's own certificate, which is for connections to other systems
+        raise BadOptionError(
+            f"{credentials.certificate}: got the certificate of {certificate.identity}, expected that of a "
+            "CS system (`cs_system certs issue --system=HOST`)"
+        )
+    days = certificate.days_left()
+    if days < 0:
+        raise BadOptionError(
+            f"{credentials.certificate}: has expired on {certificate.not_after:%Y-%m-%d}; issue it again "
+            "(`cs_system certs issue --force`)"
+        )
+    level = logging.WARNING if days < EXPIRY_NOTICE_DAYS else logging.INFO
+    log.log(
+        level,
+        "TLS with the certificate of %s for %s, which ends on %s",
+        certificate.identity,
+        ", ".join(certificate.hosts),
+        f"{certificate.not_after:%Y-%m-%d}",
+    )
+    foreign = [name for name in names if name not in certificate.hosts]
+    if foreign:
+        log.warning(
+            "the certificate does not have %s: clients that connect by this name will refuse it; issue it "
+            "again with all names (`cs_system certs issue --system=HOST,...`)",
+            ", ".join(foreign),
+        )
+    try:
+        _ = credentials.server_context  # fails here rather than in the first connection
+    except CredentialsError as error:
+        raise BadOptionError(str(error)) from None
+    return credentials
+
+
+def grpc_server_credentials(credentials: Credentials) -> Any:
+    """Return the credentials of a control plane, whose clients need a certificate of the same authority."""
+    authority, certificate, key = credentials.read()
+    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+
+
+def grpc_channel_credentials(credentials: Credentials) -> Any:
+    """Return the credentials of a client of the control plane."""
+    authority, certificate, key = credentials.read()
+    return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def client_credentials() -> Credentials | None:
+    """Return the credentials of this process as a client; None if it has none.
+
+    Raises:
+        CredentialsError: their files cannot be used.
+    """
+    return find_credentials(None, os.environ)
+
+
+# -- callers of the control plane -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The caller of an RPC.
+
+    Attributes:
+        name: Name in the certificate; empty without TLS.
+        is_admin: The caller may administrate the system.
+    """
+
+    name: str
+    is_admin: bool
+
+    @classmethod
+    def of(cls, peer: str, properties: Mapping[str, Iterable[bytes]]) -> Caller:
+        """Return the caller of an RPC.
+
+        Without TLS nobody is identified. Then callers on the system's own machine are administrators, as
+        they can stop its process or are trusted with the machine, and others are users.
+
+        Args:
+            peer: The peer in the form of gRPC, such as `ipv4:127.0.0.1:4711`.
+            properties: Properties of the connection's security.
+        """
+        for data in properties.get("x509_pem_cert", ()):
+            from cs_toolkit.certificates import parse_certificate
+
+            identity = parse_certificate(data).identity
+            # A system is an administrator of itself, and of no other one: it is a user there.
+            return cls(identity.name, identity.role == "admin")
+        kind, _, rest = peer.partition(":")
+        host = rest.rpartition(":")[0].strip("[]")
+        return cls("", kind == "unix" or is_loopback(host.replace("%5B", "").replace("%5D", "")))
+
+    def check_admin(self, action: str) -> None:
+        """Check that the caller may administrate the system.
+
+        Raises:
+            NotAllowedError: the caller is a user.
+        """
+        if not self.is_admin:
+            raise NotAllowedError.of(self.name, action)
+
+    def check_owner(self, owner: str, action: str) -> None:
+        """Check that the caller owns something, or may administrate the system.
+
+        Args:
+            owner: Name of its owner's certificate; empty if the owner was not identified.
+            action: What the caller wants to do.
+
+        Raises:
+            NotAllowedError: it belongs to another user.
+        """
+        if not self.is_admin and (not self.name or self.name != owner):
+            raise NotAllowedError.of(self.name, action)
+
+
+def caller_of(context: Any) -> Caller:
+    """Return the caller of an RPC from its gRPC context."""
+    return Caller.of(context.peer(), context.auth_context())

@@ -1,0 +1,198 @@
+"""A CS system that uses TLS, and peers that it must refuse."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cs_stream.batches import BatchLayout
+from cs_stream.errors import ConnectError
+from cs_stream.sender import Sender, WorkerIdentity
+from cs_system.client import SystemClient, parse_address
+from cs_system.errors import TlsFailedError
+from cs_toolkit.tls import Credentials
+from tests.certificates import SiteCertificates
+from tests.systems import RunningSystem, running_system
+
+LAYOUT = BatchLayout.of([("x", "float32", (4,))])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> SiteCertificates:
+    return SiteCertificates(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def encrypted(site: SiteCertificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    flags = [f"--certs={site.system.directory}", "--threads=1"]
+    with running_system(tmp_path_factory.mktemp("system"), flags) as system:
+        yield system
+
+
+def use(monkeypatch: pytest.MonkeyPatch, credentials: Credentials) -> None:
+    monkeypatch.setenv("CS_CERTS", str(credentials.directory))
+
+
+def ask(system: RunningSystem) -> str:
+    with SystemClient(parse_address(system.address)) as client:
+        return client.info().state
+
+
+def refusal(system: RunningSystem) -> str:
+    with pytest.raises(TlsFailedError) as refused:
+        ask(system)
+    return str(refused.value)
+
+
+def test_user_of_the_site(
+    encrypted: RunningSystem, site: SiteCertificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, site.user)
+    assert ask(encrypted) == "IDLE"
+    assert "TLS with the certificate of system cs1" in encrypted.log()
+
+
+def test_client_without_certificate(encrypted: RunningSystem) -> None:
+    assert "it uses TLS, and you have named no certificate: expected" in refusal(encrypted)
+
+
+def test_user_of_another_site(
+    encrypted: RunningSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, SiteCertificates(tmp_path).user)
+    assert "its certificate is of another authority than our ca.pem" in refusal(encrypted)
+
+
+def test_user_whom_the_system_refuses(
+    encrypted: RunningSystem, site: SiteCertificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eve = SiteCertificates(tmp_path).user
+    eve.ca.write_bytes(site.user.ca.read_bytes())
+    use(monkeypatch, eve)
+    assert "closes the connection when it has got your certificate" in refusal(encrypted)
+    use(monkeypatch, site.issue("bob", "user", expired=True))
+    assert "expected one of the system's own authority that has not expired" in refusal(encrypted)
+
+
+def test_certificate_of_another_host(
+    site: SiteCertificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, site.user)
+    flags = ["--host=127.0.0.2", f"--certs={site.system.directory}", "--advertise=127.0.0.2"]
+    with running_system(tmp_path, flags) as system:
+        assert "its certificate is not for the host '127.0.0.2': connect by a name" in refusal(system)
+        assert "the certificate does not have 127.0.0.2" in system.log()
+
+
+def test_system_without_tls_on_another_address(
+    site: SiteCertificates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(monkeypatch, site.user)
+    with running_system(tmp_path) as system:
+        assert ask(system) == "IDLE"  # loopback needs no TLS
+        monkeypatch.setattr("cs_system.client.probe.is_loopback", lambda host: False)
+        assert "it does not use TLS: expected a system started with --certs" in refusal(system)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--certs=nowhere"], "nowhere/ca.pem: No such file"),
+        (["--certs={alice}"], "got the certificate of user alice, expected that of a CS system"),
+        (["--certs={old}"], "has expired on"),
+        (["--certs={cs1}", "--insecure"], "expected only one of them"),
+        (["--host=0.0.0.0"], "other machines reach this address; give the certificate of this system"),
+    ],
+)
+def test_refused_options(site: SiteCertificates, flags: list[str], text: str) -> None:
+    directories = {
+        "alice": site.user.directory,
+        "cs1": site.system.directory,
+        "old": site.issue("old", "system", expired=True).directory,
+    }
+    command = [sys.executable, "-m", "cs_system", "serve", "--port=0", *flags]
+    done = subprocess.run(
+        [word.format(**directories) for word in command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_user_certificate_of_the_environment_leaves_loopback_as_it_is(
+    site: SiteCertificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, site.user)
+    with running_system(tmp_path) as system:
+        assert "TLS" not in system.log()
+        monkeypatch.delenv("CS_CERTS")
+        assert ask(system) == "IDLE"
+
+
+# -- the data plane
+
+
+def stream(system: RunningSystem, credentials: Credentials | None) -> str:
+    host, port = system.data_address.split(":")
+    identity = WorkerIdentity("job", "secret", 0, 1, "digest")
+    sender = Sender((host, int(port)), identity, LAYOUT, connect_timeout_s=0.5, credentials=credentials)
+    with pytest.raises(ConnectError) as refused:
+        sender.run(lambda skip: iter(()))
+    return str(refused.value)
+
+
+def test_data_plane_uses_tls(encrypted: RunningSystem, site: SiteCertificates, tmp_path: Path) -> None:
+    assert "no run of job 'job' is open" in stream(encrypted, site.user)
+    assert "of another authority than our ca.pem" in stream(encrypted, SiteCertificates(tmp_path).user)
+    stream(encrypted, None)
+    assert "TLS: it does not use TLS" in encrypted.log()
+
+
+def test_silent_and_slow_strangers_hold_up_nobody(
+    encrypted: RunningSystem, site: SiteCertificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers are connected to both ports, and in the middle of a handshake, while a user is served."""
+    use(monkeypatch, site.user)
+    addresses = [encrypted.address.split(":"), encrypted.data_address.split(":")]
+    strangers = [socket.create_connection((host, int(port))) for host, port in addresses for _ in range(20)]
+    for stranger in strangers[::2]:
+        stranger.send(b"\x16\x03\x01\x02\x00\x01\x00")
+    began_s = time.monotonic()
+    assert ask(encrypted) == "IDLE"
+    assert "no run of job 'job' is open" in stream(encrypted, site.user)
+    assert time.monotonic() - began_s < 5.0
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_flood_of_damaged_handshakes(
+    encrypted: RunningSystem, site: SiteCertificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, site.user)
+    for port in (encrypted.address, encrypted.data_address):
+        host, _, number = port.rpartition(":")
+        for _ in range(50):
+            with socket.create_connection((host, int(number))) as stranger:
+                stranger.sendall(b"\x16\x03\x01\x02\x00" + os.urandom(512))
+    assert ask(encrypted) == "IDLE"
+
+
+def test_control_plane_offers_version_1_3(encrypted: RunningSystem, site: SiteCertificates) -> None:
+    host, _, port = encrypted.address.rpartition(":")
+    context = site.user.make_client_context("h2")
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        context.wrap_socket(plain, server_hostname=host) as connection,
+    ):
+        assert connection.version() == "TLSv1.3"
+        assert connection.selected_alpn_protocol() == "h2"
+    with socket.create_connection((host, int(port))) as plain, pytest.raises((ssl.SSLError, OSError)):
+        context.wrap_socket(plain, server_hostname="cs9.example")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +20,10 @@ from cstorch.chosen_backend import current_backend
 from cstorch.errors import CheckpointError
 from cstorch.tracing.device import DEVICE, to_device
 from cstorch.tracing.state import steps_done
+
+log = logging.getLogger("cstorch")
+
+_CHUNK_BYTES = 1 << 20
 
 PathLike = str | os.PathLike[str]
 MapLocation: TypeAlias = str | torch.device | Mapping[str, str] | Callable[[Any, str], Any] | None
@@ -94,6 +100,37 @@ def load(
     return pytree.tree_map_only(torch.Tensor, move, state)
 
 
+def load_newest(paths: Iterable[PathLike]) -> tuple[Path, Any] | None:
+    """Read the first checkpoint that is intact; warn of those before it.
+
+    Args:
+        paths: newest first; a name that ends with `_0` is that of step 0.
+
+    Returns:
+        The path and the state; None if there are no paths.
+
+    Raises:
+        CheckpointError: all checkpoints after step 0 are damaged, or missing.
+    """
+    problems: list[CheckpointError] = []
+    for path in map(Path, paths):
+        # The checkpoint of step 0 replaces no damaged one: that would start the training run over.
+        if problems and path.stem.endswith("_0"):
+            continue
+        try:
+            state = load(path)
+        except CheckpointError as error:
+            problems.append(error)
+            continue
+        for problem in problems:
+            log.warning("%s; using '%s' instead", problem, path)
+        return path, state
+    if problems:
+        others = f"; the {len(problems) - 1} before it are damaged, too" if len(problems) > 1 else ""
+        raise CheckpointError(f"{problems[0]}{others}; to start from step 0, use an empty model_dir")
+    return None
+
+
 def _read_any(path: Path) -> Any:
     try:
         with path.open("rb") as file:
@@ -109,6 +146,8 @@ def _read_any(path: Path) -> Any:
 
 def _read_torch(path: Path) -> Any:
     try:
+        if zipfile.is_zipfile(path):  # not the format of PyTorch before 1.6
+            _check_members(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises the errors of pickle and zip, among others
         raise CheckpointError(
@@ -117,6 +156,27 @@ def _read_torch(path: Path) -> Any:
             "check that the file is complete and is a checkpoint; Python objects in it are not restored, "
             "because that would run code from the file: save state_dict() instead"
         ) from error
+
+
+def _check_members(path: Path) -> None:
+    """Compare the members of a ZIP file with their checksums, which `torch.load` does not do.
+
+    Raises:
+        ValueError: a member is damaged; names it.
+    """
+    damaged = []
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        for member in members:
+            try:
+                with archive.open(member) as file:
+                    while file.read(_CHUNK_BYTES):
+                        pass
+            except zipfile.BadZipFile:
+                damaged.append(member.filename)
+    # torch.serialization.set_crc32_options(False) writes files without checksums of their content.
+    if damaged and len(damaged) < len(members):
+        raise ValueError(f"{damaged[0]} in it is damaged")
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -130,4 +190,4 @@ def _read_safetensors(path: Path) -> Any:
         ) from error
 
 
-__all__ = ["load", "save"]
+__all__ = ["load", "load_newest", "save"]

@@ -30,7 +30,7 @@ from cs_runtime.requeue import (
 from cs_runtime.tasks import current
 from cstorch import optim
 from cstorch.amp.loss_scaling import clip_by_norm, clip_by_value, gradients
-from cstorch.checkpoints import load
+from cstorch.checkpoints import load_newest
 from cstorch.metrics import compute_all_metrics, get_all_metrics
 from cstorch.program import Program
 from cstorch.tracing.state import continue_at
@@ -231,10 +231,10 @@ class Runner:
             return  # cs_input_analyzer needs neither weights nor the number of steps
         own = checkpoint_of_job(self.config.model_dir, current())
         given = None if own else self.config.checkpoint_path
-        path = own or (Path(given) if given else newest_checkpoint(self.config.model_dir))
-        if path is None:
+        newest = load_newest([given] if given else newest_checkpoints(self.config.model_dir, own))
+        if newest is None:
             return
-        found = load(path)
+        path, found = newest
         pretrained = self.config.is_pretrained_checkpoint and given is not None
         self.model.load_state_dict(found, weights_only=pretrained)
         self.global_step = 0 if pretrained else int(found.get("global_step", 0))
@@ -387,15 +387,23 @@ class _SavedBatches:
             yield batch
 
 
-def newest_checkpoint(model_dir: Path) -> Path | None:
-    """Return the checkpoint of the highest step; None if there is none."""
-    found = [path for path in model_dir.glob(_CHECKPOINT.format("*")) if _step_of(path) is not None]
-    return max(found, key=lambda path: _step_of(path) or 0, default=None)
+def newest_checkpoints(model_dir: Path, first: Path | None = None) -> list[Path]:
+    """Return the checkpoints of a directory, those of high steps first.
+
+    Args:
+        model_dir: The directory.
+        first: The checkpoint to begin with; later ones are omitted.
+    """
+    by_step = {_step_of(path): path for path in model_dir.glob(_CHECKPOINT.format("*"))}
+    last = math.inf if first is None else _step_of(first)
+    before = [path for step, path in sorted(by_step.items(), reverse=True) if 0 <= step < last]
+    return before if first is None else [first, *before]
 
 
-def _step_of(path: Path) -> int | None:
+def _step_of(path: Path) -> int:
+    """Return the step in the name of a checkpoint; -1 if it has none."""
     text = path.stem.removeprefix("checkpoint_")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else -1
 
 
 def _is_due(step: int, every: int) -> bool:

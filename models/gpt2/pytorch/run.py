@@ -16,6 +16,7 @@ import yaml
 from torch.nn import functional
 
 import cerebras_pytorch.experimental as cstorch
+from cstorch.checkpoints import load_newest
 from models.gpt2.pytorch.data import eval_dataloader, train_dataloader
 from models.gpt2.pytorch.model import GPT2
 
@@ -39,10 +40,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def newest_checkpoint(model_dir: Path) -> Path | None:
-    """Return the checkpoint of the highest step."""
-    found = model_dir.glob("checkpoint_*.mdl")
-    return max(found, key=lambda path: int(path.stem.removeprefix("checkpoint_")), default=None)
+def load_checkpoint(args: argparse.Namespace) -> tuple[Path, dict[str, Any]] | None:
+    """Load the given checkpoint, or the newest intact one of the model_dir if there is one."""
+    if args.checkpoint_path:
+        return args.checkpoint_path, cstorch.load(args.checkpoint_path)
+    found = args.model_dir.glob("checkpoint_*.mdl")
+    newest_first = sorted(found, key=lambda path: int(path.stem.removeprefix("checkpoint_")), reverse=True)
+    return load_newest(newest_first)
 
 
 class Training:
@@ -98,11 +102,11 @@ def language_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 def train(model: torch.nn.Module, args: argparse.Namespace, params: dict[str, Any]) -> None:
     """Train from the newest checkpoint, or from the start, to `max_steps`."""
     training, run = Training(model, params), params["runconfig"]
-    path = args.checkpoint_path or newest_checkpoint(args.model_dir)
-    first = training.load_state_dict(cstorch.load(path)) if path else 0
+    checkpoint = load_checkpoint(args)
+    first = training.load_state_dict(checkpoint[1]) if checkpoint else 0
     last = args.max_steps or run["max_steps"]
-    if first >= last:
-        print(f"{path} is of step {first}, and max_steps is {last}: nothing to train")
+    if checkpoint and first >= last:
+        print(f"{checkpoint[0]} is of step {first}, and max_steps is {last}: nothing to train")
         return
     train_step = cstorch.compile_step(training.step)
 
@@ -125,9 +129,9 @@ def train(model: torch.nn.Module, args: argparse.Namespace, params: dict[str, An
 
 def evaluate(model: torch.nn.Module, args: argparse.Namespace, params: dict[str, Any]) -> None:
     """Print the loss and the perplexity over the held-out text."""
-    path = args.checkpoint_path or newest_checkpoint(args.model_dir)
-    if path and args.mode == "eval":
-        model.load_state_dict(cstorch.load(path)["model"])
+    checkpoint = load_checkpoint(args) if args.mode == "eval" else None
+    if checkpoint:
+        model.load_state_dict(checkpoint[1]["model"])
     model.eval()
     losses: list[float] = []
 

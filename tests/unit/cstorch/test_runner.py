@@ -17,10 +17,11 @@ from torch.utils.data import TensorDataset
 
 from cs_runtime.errors import CallError
 from csrun.tasks.place import EXIT_REQUEUE
+from cstorch.errors import CheckpointError
 from cstorch.metrics import AccuracyMetric
 from cstorch.program import Program
 from cstorch.v1.runner import LossValueError, RunConfig, Runner, run
-from cstorch.v1.runner.runner import newest_checkpoint
+from cstorch.v1.runner.runner import newest_checkpoints
 from cstorch.v1.runner.settings import StepsReachedError
 from tests.systems import RunningSystem
 
@@ -233,8 +234,25 @@ def test_a_pretrained_checkpoint_gives_its_weights_and_the_newest_one_is_taken_b
     flags = ("--checkpoint_path=model_dir/checkpoint_6.mdl", "--is_pretrained_checkpoint")
     again = called("-m", "train", "-o", "other", *flags, "--max_steps=2")
     assert (again.global_step, sorted(again.losses)) == (2, [1, 2])
-    assert newest_checkpoint(Path("model_dir")) == Path("model_dir/checkpoint_12.mdl")
-    assert newest_checkpoint(Path("nowhere")) is None
+    assert newest_checkpoints(Path("model_dir"))[0] == Path("model_dir/checkpoint_12.mdl")
+    assert not newest_checkpoints(Path("nowhere"))
+
+
+def test_a_damaged_checkpoint_is_skipped_and_training_never_starts_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    called("-m", "train")
+    checkpoints = newest_checkpoints(Path("model_dir"))
+    newest, before = checkpoints[:2]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    again = called("-m", "train")
+    assert (again.global_step, min(again.losses)) == (12, int(before.stem.removeprefix("checkpoint_")) + 1)
+    assert f"using '{before}' instead" in caplog.text
+    for path in checkpoints:
+        if path.stem != "checkpoint_0":
+            path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"checkpoint_12\.mdl.*before it are damaged.*empty model_dir"):
+        called("-m", "train")
 
 
 def test_the_command_line_overrides_the_duration_of_the_file() -> None:

@@ -197,6 +197,7 @@ class CheckpointReadError(FrontEndError):
     """A checkpoint is missing, corrupt, or belongs to another model."""
 
     def __init__(self, checkpoint: str, cause: str) -> None:
+        self.cause = cause
         super().__init__(
             f"cannot restore checkpoint '{checkpoint}': {cause}. Choose a checkpoint of this model, "
             "or an empty model_dir to start from step 0"

@@ -40,22 +40,27 @@ def check_writable(directory: Path) -> None:
         raise ModelDirError(directory, error) from error
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Write a file atomically, so that a reader never sees part of it.
+
+    Args:
+        path: Path of the file; its directory is created if necessary.
+        text: Content.
+        durable: Wait until the file is on the disk.
 
     Raises:
         ModelDirError: The directory is not writable or full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text)
+        replace_file(path, text, durable=durable)
     except OSError as error:
         raise ModelDirError(path.parent, error) from error
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write sorted, indented JSON, the format of the original's `performance.json`."""
-    write_text(path, json.dumps(data, indent=4, sort_keys=True, default=str) + "\n")
+def write_json(path: Path, data: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Write sorted, indented JSON, the format of the original's `performance.json`, as `write_text` does."""
+    write_text(path, json.dumps(data, indent=4, sort_keys=True, default=str) + "\n", durable=durable)
 
 
 def write_failure_cause(error: Exception) -> str | None:

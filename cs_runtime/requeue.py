@@ -64,7 +64,9 @@ def last_step_of_job(
         recorded = []
     if call < len(recorded):
         return recorded[call]
-    files.write_json(model_dir / FILE_NAME, {"job": task.job_id, "last_steps": [*recorded, end]})
+    files.write_json(
+        model_dir / FILE_NAME, {"job": task.job_id, "last_steps": [*recorded, end]}, durable=True
+    )
     return end
 
 
@@ -76,7 +78,7 @@ def record_checkpoint(model_dir: Path, task: TaskInfo, checkpoint: Path) -> None
     """
     if task.requeue:
         record = {"job": task.job_id, "checkpoint": str(checkpoint)}
-        files.write_json(model_dir / CHECKPOINT_FILE_NAME, record)
+        files.write_json(model_dir / CHECKPOINT_FILE_NAME, record, durable=True)
 
 
 def checkpoint_of_job(model_dir: Path, task: TaskInfo) -> Path | None:

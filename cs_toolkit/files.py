@@ -27,30 +27,33 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         if durable:
-            _sync(temporary)
+            sync(temporary)
         temporary.replace(path)
         if durable:
-            _sync(path.parent)
+            sync(path.parent)
     except BaseException:
         with suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)
         raise
 
 
-def replace_file(path: Path, content: str | bytes | memoryview, mode: int = 0o666) -> None:
+def replace_file(
+    path: Path, content: str | bytes | memoryview, mode: int = 0o666, *, durable: bool = False
+) -> None:
     """Write a file atomically; an error leaves it as it was.
 
     Args:
         path: of the file; its directory must exist.
         content: text is encoded as UTF-8.
         mode: permissions of the new file, without those in the umask.
+        durable: as in `replacing`.
 
     Raises:
         OSError: the directory is not writable or is full.
     """
     data = content.encode() if isinstance(content, str) else content
     with (
-        replacing(path) as temporary,
+        replacing(path, durable=durable) as temporary,
         open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file,
     ):
         file.write(data)
@@ -78,7 +81,12 @@ def create_symlink(
         raise
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk.
+
+    Raises:
+        OSError: the disk is full or has a defect.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

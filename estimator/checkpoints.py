@@ -2,42 +2,128 @@
 
 from __future__ import annotations
 
+import glob
 import logging
+import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import ModelDirError
 from cs_runtime.files import write_failure_cause, write_text
 from cs_runtime.progress import report_checkpoint
+from cs_toolkit.files import sync
 from estimator.errors import CheckpointReadError, CheckpointWriteError, EstimatorError, essence
 
 log = logging.getLogger("estimator")
 
 CHECKPOINT_PREFIX = "model.ckpt"
+STATE_FILE = "checkpoint"
+
+# Prefix of the hidden folder in which a checkpoint is written.
+_PARTIAL = ".saving-"
+
+# Checkpoints that this process has found to be damaged.
+_damaged: set[str] = set()
+
+# Characters that TensorFlow takes for a pattern.
+_PATTERN = frozenset("*?[\\")
 
 
 def latest_checkpoint(model_dir: Path | str) -> str | None:
-    """Return the prefix of the newest checkpoint in a directory, or None if it has no checkpoint."""
-    import tensorflow as tf
+    """Return the prefix of the newest intact checkpoint in a directory, or None if it never had one.
 
-    found = tf.train.latest_checkpoint(str(model_dir))
-    if found is not None:
-        return str(found)
-    # The `checkpoint` file is damaged or missing: take the highest step. Starting over next to existing
-    # checkpoints would discard a training run.
+    Every tensor of it has been compared with its checksum. Damaged checkpoints are skipped with a warning.
+
+    Raises:
+        CheckpointReadError: All checkpoints after step 0 are damaged or missing.
+    """
+    known = list_checkpoints(model_dir)
+    problems: dict[str, str] = {}
+    for prefix in known:
+        # The checkpoint of step 0 replaces no damaged one: that would start the training run over.
+        if problems and prefix.endswith("-0"):
+            continue
+        problem = _find_damage(prefix)
+        if problem is None:
+            for damaged, cause in problems.items():
+                log.warning("checkpoint '%s' is damaged (%s): using '%s' instead", damaged, cause, prefix)
+            return prefix
+        problems[prefix] = problem
+    state = Path(model_dir) / STATE_FILE
+    if problems:
+        newest, cause = next(iter(problems.items()))
+        others = f", and the {len(problems) - 1} before it are damaged, too" if len(problems) > 1 else ""
+        raise CheckpointReadError(newest, cause + others)
+    if state.exists():
+        raise CheckpointReadError(str(state), "it is damaged, and the directory has no checkpoint")
+    return None
+
+
+def list_checkpoints(model_dir: Path | str) -> list[str]:
+    """Return the prefixes of the checkpoints in a directory, newest first, without checking them.
+
+    Those that the `checkpoint` file lists come first, then others by their step.
+    """
+    directory = Path(model_dir)
     by_step = {
         int(path.stem.rpartition("-")[2]): str(path.with_suffix(""))
-        for path in Path(model_dir).glob(f"{CHECKPOINT_PREFIX}-*.index")
+        for path in directory.glob(f"{CHECKPOINT_PREFIX}-*.index")
         if path.stem.rpartition("-")[2].isdigit()
     }
-    if not by_step:
+    on_disk = [by_step[step] for step in sorted(by_step, reverse=True)]
+    state = _read_state(directory)
+    if state is None:
+        if on_disk:
+            log.warning(
+                "the file 'checkpoint' in '%s' is damaged or missing: using %s", model_dir, on_disk[0]
+            )
+        return on_disk
+    listed = [state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]
+    # Other programs list absolute paths, which are wrong once the directory has been moved.
+    here = [path if checkpoint_exists(path) else str(directory / Path(path).name) for path in listed]
+    return list(dict.fromkeys([*here, *on_disk]))
+
+
+def _read_state(directory: Path) -> Any:
+    """Return the contents of the `checkpoint` file, None if it is damaged or missing."""
+    import tensorflow as tf
+
+    try:
+        return tf.train.get_checkpoint_state(str(directory))
+    except ValueError:
         return None
-    newest = by_step[max(by_step)]
-    log.warning("the file 'checkpoint' in '%s' is damaged or missing: using %s", model_dir, newest)
-    return newest
+
+
+def _find_damage(prefix: str) -> str | None:
+    """Compare all tensors of a checkpoint with their checksums; return what is wrong, or None."""
+    if not checkpoint_exists(prefix):
+        return "its index file is missing"
+    path = Path(prefix)
+    files = ((file.name, file.stat()) for file in sorted(path.parent.glob(f"{glob.escape(path.name)}.*")))
+    return _find_damage_of(prefix, tuple((name, found.st_size, found.st_mtime_ns) for name, found in files))
+
+
+# Several calls of a program look for the newest checkpoint: it is read once. The files are an argument so
+# that a changed checkpoint is read again.
+@lru_cache(maxsize=64)
+def _find_damage_of(prefix: str, files: tuple[tuple[str, int, int], ...]) -> str | None:
+    import tensorflow as tf
+
+    try:
+        with open_checkpoint(prefix) as reader:
+            for name, dtype in reader.get_variable_to_dtype_map().items():
+                if dtype not in (tf.variant, tf.resource):
+                    reader.get_tensor(name)
+    except CheckpointReadError as error:
+        _damaged.add(prefix)
+        return error.cause
+    _damaged.discard(prefix)
+    return None
 
 
 def resolve_checkpoint(given: str | None, model_dir: Path) -> str | None:
@@ -58,9 +144,7 @@ def resolve_checkpoint(given: str | None, model_dir: Path) -> str | None:
 
 def all_of(model_dir: Path | str) -> list[str]:
     """Return the prefixes of all existing checkpoints that the `checkpoint` file lists, oldest first."""
-    import tensorflow as tf
-
-    state = tf.train.get_checkpoint_state(str(model_dir))
+    state = _read_state(Path(model_dir))
     known = list(state.all_model_checkpoint_paths) if state else []
     return [prefix for prefix in known if checkpoint_exists(prefix)]
 
@@ -91,12 +175,38 @@ def open_checkpoint(prefix: str) -> Iterator[Any]:
     """
     import tensorflow as tf
 
+    if Path(prefix).is_dir():
+        prefix = latest_checkpoint(prefix) or prefix
+    literal = literal_path(prefix)
     try:
-        yield tf.train.load_checkpoint(prefix)
+        yield tf.train.load_checkpoint(literal)
     except EstimatorError:
         raise
-    except (tf.errors.OpError, ValueError) as error:
-        raise CheckpointReadError(prefix, essence(error)) from error
+    # For some damage the reader raises Python's own errors.
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
+        raise CheckpointReadError(prefix, essence(error).replace(literal, prefix)) from error
+
+
+def literal_path(prefix: str) -> str:
+    """Return a path to the same files that TensorFlow does not take for a pattern.
+
+    TensorFlow takes the paths of checkpoints that it reads for patterns: those in a directory with a bracket
+    or a backslash in its name do not exist for it.
+    """
+    path = Path(prefix)
+    if not _PATTERN.intersection(str(path.parent)):
+        return prefix
+    try:
+        status = path.parent.stat()
+        return f"/proc/self/fd/{_open_directory(path.parent, status.st_dev, status.st_ino)}/{path.name}"
+    except OSError:  # TensorFlow reports that it is missing
+        return prefix
+
+
+# Never closed: graphs contain such paths as constants.
+@cache
+def _open_directory(directory: Path, device: int, inode: int) -> int:
+    return os.open(directory, os.O_PATH | os.O_DIRECTORY)
 
 
 @contextmanager
@@ -118,7 +228,7 @@ def explain_restore_errors(prefix: str | None) -> Iterator[None]:
     except (tf.errors.OpError, ValueError) as error:
         if prefix is None:
             raise
-        cause = essence(error)
+        cause = essence(error).replace(literal_path(prefix), prefix)
         if checkpoint_exists(prefix):
             with open_checkpoint(prefix) as reader:
                 known = reader.get_variable_to_shape_map()
@@ -220,23 +330,36 @@ class CheckpointWriter:
     def _write_files(self, session: Any, step: int, prefix: str) -> None:
         import tensorflow as tf
 
+        # Damaged ones come first, so that they are the first to be removed.
         older = [known for known in all_of(self._model_dir) if known != prefix]
+        older.sort(key=lambda known: known not in _damaged)
         rewritten = checkpoint_exists(prefix)
+        # TensorFlow neither writes its files elsewhere first nor syncs them.
+        folder = self._model_dir / f"{_PARTIAL}{step}"
         # Old checkpoints are removed only after data, meta graph and `checkpoint` file have been written, so
         # that the `checkpoint` file always lists checkpoints that exist.
         try:
-            self._model_dir.mkdir(parents=True, exist_ok=True)
+            for left in self._model_dir.glob(f"{_PARTIAL}*"):  # by a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            folder.mkdir(parents=True)
             with self._graph.as_default():
                 self._saver.save(
-                    session, str(self._model_dir / CHECKPOINT_PREFIX), global_step=step, write_state=False
+                    session, str(folder / CHECKPOINT_PREFIX), global_step=step, write_state=False
                 )
+            files = sorted(folder.iterdir(), key=lambda file: file.suffix == ".index")
+            for file in files:
+                sync(file)
+            for file in files:  # the index last: with it, a checkpoint is complete
+                file.replace(self._model_dir / file.name)
+            folder.rmdir()
             kept = older[max(0, len(older) + 1 - self._keep_max) :] if self._keep_max else older
             # Names without directories, so that a model_dir can be moved.
             names = [Path(known).name for known in (*kept, prefix)]
             lines = [f'model_checkpoint_path: "{names[-1]}"']
             lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-            write_text(self._model_dir / "checkpoint", "\n".join(lines) + "\n")
+            write_text(self._model_dir / STATE_FILE, "\n".join(lines) + "\n", durable=True)
         except (tf.errors.OpError, OSError, ValueError, RuntimeError, ModelDirError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
             if not rewritten:
                 _remove_checkpoint(prefix)
             cause = write_failure_cause(error) or essence(error)
@@ -254,7 +377,7 @@ class CheckpointWriter:
 def _remove_checkpoint(prefix: str) -> None:
     """Remove the files of a checkpoint, including temporary ones; log a warning if that fails."""
     path = Path(prefix)
-    for found in path.parent.glob(f"{path.name}.*"):
+    for found in path.parent.glob(f"{glob.escape(path.name)}.*"):
         try:
             found.unlink()
         except OSError as error:

@@ -32,6 +32,7 @@ from estimator.checkpoints import (
     checkpoint_step,
     explain_restore_errors,
     latest_checkpoint,
+    literal_path,
     model_saver,
     resolve_checkpoint,
 )
@@ -246,7 +247,7 @@ class CpuBackend:
                 scaffold=scaffold,
                 # As tf.estimator did: a device that is missing, or has no kernel for an op, is no error.
                 config=self._setup.config.session_config or v1.ConfigProto(allow_soft_placement=True),
-                checkpoint_filename_with_path=checkpoint,
+                checkpoint_filename_with_path=checkpoint and literal_path(checkpoint),
             )
         )
         close_deferred()

@@ -8,10 +8,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator.calling import call_input_fn, call_model_fn, check_advances, check_model_fn, with_mean_loss
-from estimator.checkpoints import open_checkpoint
+from estimator.checkpoints import literal_path, open_checkpoint, resolve_checkpoint
 from estimator.config import MULTI_MODEL_STACK_KEY
 from estimator.errors import CallError, CheckpointReadError, InputFnError, ModelFnError
 from estimator.input.dataset import features_and_labels, read_in_graph
@@ -347,6 +348,7 @@ def start_from(checkpoint: str, scope: str) -> None:
     v1 = tf.compat.v1
     variables = {variable.op.name: variable for variable in v1.global_variables()}
     trainable = [variable.op.name for variable in v1.trainable_variables()]
+    checkpoint = resolve_checkpoint(checkpoint, Path(checkpoint)) or checkpoint
     with open_checkpoint(checkpoint) as reader:
         known = reader.get_variable_to_shape_map()
         with_scope = all(name in known for name in trainable)
@@ -357,7 +359,8 @@ def start_from(checkpoint: str, scope: str) -> None:
             raise CheckpointReadError(
                 checkpoint, f"it lacks the variables {', '.join(lacking)} of model '{scope}'"
             )
-        v1.train.init_from_checkpoint(checkpoint, {names[name]: variables[name] for name in names})
+        renamed = {names[name]: variables[name] for name in names}
+        v1.train.init_from_checkpoint(literal_path(checkpoint), renamed)
     others = [name for name in variables if name not in names]
     if others:
         log.warning("checkpoint '%s' lacks %s: they start from initial values", checkpoint, ", ".join(others))

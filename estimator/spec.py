@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from cs_toolkit.errors import suggestion
 from cs_toolkit.step import Mode
+from estimator.checkpoints import literal_path, resolve_checkpoint
 from estimator.errors import (
     CallError,
     CheckpointReadError,
@@ -303,6 +305,8 @@ def apply_warm_start(settings: WarmStartSettings) -> None:
     import tensorflow as tf
 
     try:
-        tf.compat.v1.train.warm_start(*settings)
+        checkpoint = settings.ckpt_to_initialize_from
+        checkpoint = resolve_checkpoint(checkpoint, Path(checkpoint)) or checkpoint
+        tf.compat.v1.train.warm_start(literal_path(checkpoint), *settings[1:])
     except (tf.errors.OpError, ValueError, KeyError) as error:
         raise CheckpointReadError(settings.ckpt_to_initialize_from, essence(error)) from error

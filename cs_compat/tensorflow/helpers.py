@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from csrun.tasks.place import TF_CONFIG_PORT_BASE, tf_config
 from csrun.tasks.roles import TaskInfo
+from estimator.checkpoints import checkpoint_exists, literal_path, resolve_checkpoint
+from estimator.errors import CheckpointReadError
 
 _SUMMARIES = tf.compat.v1.GraphKeys.SUMMARIES
 
@@ -47,8 +49,9 @@ class GetWeights:
 
     def __init__(self, checkpoint: str | Path) -> None:
         try:
-            self._reader = tf.train.load_checkpoint(str(checkpoint))
-        except (ValueError, tf.errors.OpError) as error:
+            found = resolve_checkpoint(str(checkpoint), Path(checkpoint)) or str(checkpoint)
+            self._reader = tf.train.load_checkpoint(literal_path(found))
+        except (ValueError, tf.errors.OpError, CheckpointReadError) as error:
             raise ValueError(f"'{checkpoint}' is not a checkpoint: {error}") from error
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -97,7 +100,7 @@ class CheckpointReader:
             raise ValueError(
                 f"'{self.checkpoint}' is not a checkpoint, expected the prefix of one, model.ckpt-N"
             )
-        self._reader = tf.train.load_checkpoint(self.checkpoint)
+        self._reader = tf.train.load_checkpoint(literal_path(self.checkpoint))
 
     @staticmethod
     def all_checkpoints(model_dir: str | os.PathLike[str]) -> list[str]:
@@ -108,7 +111,7 @@ class CheckpointReader:
     @staticmethod
     def is_a_checkpoint(checkpoint: str | os.PathLike[str]) -> bool:
         """Return True if the files of a checkpoint exist."""
-        return bool(tf.io.gfile.glob(f"{os.fspath(checkpoint)}.index"))
+        return checkpoint_exists(os.fspath(checkpoint))
 
     @property
     def tensor_names(self) -> list[str]:

@@ -17,6 +17,7 @@ from estimator.checkpoints import (
     CheckpointWriter,
     check_shapes,
     explain_restore_errors,
+    literal_path,
     model_saver,
     open_checkpoint,
 )
@@ -117,7 +118,7 @@ class ModelState:
             if checkpoint is not None:
                 check_shapes(checkpoint, v1.global_variables())
                 with explain_restore_errors(checkpoint):
-                    self._saver.restore(self._session, checkpoint)
+                    self._saver.restore(self._session, literal_path(checkpoint))
                 if not logging.getLogger("tensorflow").isEnabledFor(logging.INFO):
                     log.info("Restoring parameters from %s", checkpoint)  # otherwise the saver logs it
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_stream.run_state import count_before
-from estimator.checkpoints import latest_checkpoint
+from estimator.checkpoints import list_checkpoints, literal_path
 
 log = logging.getLogger("estimator")
 
@@ -68,7 +68,7 @@ class StateFolder:
 
     def batches_of_checkpoint(self) -> int:
         """Return the number of batches of this task that the newest checkpoint covers."""
-        newest = latest_checkpoint(self.model_dir) or ""
+        newest = next(iter(list_checkpoints(self.model_dir)), "")
         step = newest.rpartition("-")[2]
         return count_before(self.shard, self.num_shards, int(step)) if step.isdigit() else 0
 
@@ -120,7 +120,7 @@ class IteratorStates:
         self._remove(path for path in self._files() if self._position(path) not in range(position + 1))
         for path in sorted(self._files(), key=self._position, reverse=True):
             try:
-                session.run(self._restore, {self._prefix: str(path.with_suffix(""))})
+                session.run(self._restore, {self._prefix: literal_path(str(path.with_suffix("")))})
                 return self._position(path)
             except tf.errors.OpError as error:
                 log.warning("cannot restore a saved state of the input: %s", _cause(error))

@@ -7,7 +7,9 @@ one. Duplicate keys are errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,8 +33,78 @@ class ConfigError(UsageError):
         super().__init__("\n".join(errors))
 
 
-class _CoreSchemaLoader(yaml.SafeLoader):
-    """SafeLoader with the scalar rules of YAML 1.2's core schema."""
+# Limits of a file. PyYAML takes 0.6 s for a file with this many nodes, and needs exponential time and memory
+# for aliases of aliases.
+MAX_BYTES = 1 << 20
+MAX_NODES = 20_000
+MAX_LEVELS = 64
+MAX_INTEGER_BITS = 64
+
+
+class _LimitedLoader(yaml.SafeLoader):
+    """SafeLoader, with the rules of YAML 1.1, that refuses what would take too long or too much memory.
+
+    Every error that it raises has the line.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._level = 0
+        self._nodes = 0
+        self._expanded: dict[yaml.Node, tuple[int, int]] = {}  # nodes and levels, with those of aliases
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        self._level, self._nodes = self._level + 1, self._nodes + 1
+        self._check(self._nodes, self._level, event.start_mark)
+        node = super().compose_node(parent, index)
+        assert node is not None
+        self._level -= 1
+        if isinstance(event, yaml.AliasEvent):
+            # A node is recorded when it is complete.
+            if node not in self._expanded:
+                raise _error(f"'*{event.anchor}' is within what it refers to", event.start_mark)
+            return node
+        children = node.value if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise _error("a key must be a text or a number", key.start_mark)
+            children = [child for pair in node.value for child in pair]
+        nodes, levels = 1, 0
+        for child in children:
+            nodes += self._expanded[child][0]
+            levels = max(levels, self._expanded[child][1])
+        self._check(nodes, levels + 1, event.start_mark)
+        self._expanded[node] = nodes, levels + 1
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+            # Of a scalar that its tag does not fit, such as `!!int x`, and of integers of over 4,300 digits.
+            got = reprlib.repr(node.value)
+            kind = node.tag.rpartition(":")[2]
+            raise _error(f"{got} is not a valid {kind}: {error}", node.start_mark) from None
+        if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+            raise _error(f"an integer has more than {MAX_INTEGER_BITS} bits", node.start_mark)
+        return value
+
+    @staticmethod
+    def _check(nodes: int, levels: int, mark: Any) -> None:
+        if nodes > MAX_NODES:
+            raise _error(f"more than {MAX_NODES:,} values, those that aliases repeat included", mark)
+        if levels > MAX_LEVELS:
+            raise _error(f"nested more than {MAX_LEVELS} levels", mark)
+
+
+def _error(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+class _CoreSchemaLoader(_LimitedLoader):
+    """Loader with the scalar rules of YAML 1.2's core schema."""
 
 
 _CoreSchemaLoader.yaml_implicit_resolvers = {}
@@ -133,19 +205,52 @@ def read_document(path: Path) -> Document:
     Raises:
         ConfigError: the file is missing, unreadable, not YAML, or not a mapping.
     """
+    text = _read_text(path)
+    lines: dict[KeyPath, int] = {}
+    with _loader_of(path, text, _CoreSchemaLoader) as loader:
+        node = loader.get_single_node()
+        errors = _walk(node, (), lines, path)
+        data = {} if node is None else loader.construct_document(node)
+    if not isinstance(data, dict):
+        raise ConfigError(path, [f"{path}:1: expected a mapping of keys to values, got {reprlib.repr(data)}"])
+    return Document(path, data, lines, tuple(errors))
+
+
+def load_yaml(path: Path | str) -> Any:
+    """Read any YAML file with the scalar rules of YAML 1.1, as `yaml.safe_load` does.
+
+    Raises:
+        ConfigError: the file is missing, unreadable, not YAML, or exceeds the limits of this module.
+    """
+    path = Path(path)
+    with _loader_of(path, _read_text(path), _LimitedLoader) as loader:
+        return loader.get_single_data()
+
+
+def _read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(path, [f"{path}: no such file; give the path of an existing YAML file"]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(path, [f"{path}: cannot be read: {error}"]) from None
-    lines: dict[KeyPath, int] = {}
+    if len(text) > MAX_BYTES:
+        raise ConfigError(path, [f"{path}: has more than {MAX_BYTES:,} characters; give a smaller YAML file"])
+    return text
+
+
+@contextmanager
+def _loader_of(path: Path, text: str, kind: type[_LimitedLoader]) -> Iterator[_LimitedLoader]:
+    """Yield a loader of a text, and turn its errors into those of a file.
+
+    Raises:
+        ConfigError: the text is not YAML, or exceeds a limit.
+    """
     try:
-        loader = _CoreSchemaLoader(text)
+        loader = kind(text)
         try:
-            node = loader.get_single_node()
-            errors = _walk(node, (), lines, path)
-            data = {} if node is None else loader.construct_document(node)
+            yield loader
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -155,9 +260,6 @@ def read_document(path: Path) -> Document:
         line = text.count("\n", 0, error.position) + 1
         reason = f"character code {error.character}: {error.reason}"
         raise ConfigError(path, [f"{path}:{line}: not valid YAML: {reason}"]) from None
-    if not isinstance(data, dict):
-        raise ConfigError(path, [f"{path}:1: expected a mapping of keys to values, got {data!r}"])
-    return Document(path, data, lines, tuple(errors))
 
 
 def _walk(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> list[str]:
@@ -202,7 +304,7 @@ def _describe(path: Path, lines: Mapping[KeyPath, int], error: Any, model: type[
     if error["type"] == "missing":
         return f"{place}: key '{name}' is missing; add it"
     message = error["msg"].removeprefix("Value error, ")
-    got = "" if isinstance(error["input"], Mapping) else f" is {error['input']!r}"
+    got = "" if isinstance(error["input"], Mapping) else f" is {reprlib.repr(error['input'])}"
     return f"{place}: '{name}'{got}: {message}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -120,9 +121,9 @@ def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
         cluster = config["cluster"]
         kind, index = config["task"]["type"], int(config["task"]["index"])
         chiefs, workers = list(cluster.get("chief", [])), list(cluster.get("worker", []))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RoleError(
-            f"TF_CONFIG is {env['TF_CONFIG']!r}; expected "
+            f"TF_CONFIG is {reprlib.repr(env['TF_CONFIG'])}; expected "
             f'{{"cluster": {{"chief": [..], "worker": [..]}}, "task": {{"type": .., "index": ..}}}}: '
             f"correct it, or unset it to run as one process"
         ) from error

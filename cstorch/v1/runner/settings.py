@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cs_runtime.errors import CallError
 from cs_runtime.options import ORIGINAL_ADDRESS
 from cs_toolkit.errors import suggestion
 from cs_toolkit.execution_options import AUTO, OPTIONS, SHARED_OPTIONS, ExecutionOptions, OptionError
+from cs_toolkit.loader import load_yaml
 from cs_toolkit.step import ExecutionChoice
 from cstorch.compatibility import log_unused
 
@@ -312,14 +311,10 @@ def merge_params(args: argparse.Namespace, own: Sequence[str]) -> Params:
         own: Names of the program's own flags.
 
     Raises:
-        CallError: The file is missing or no mapping, or flags exclude each other.
+        ConfigError: The file is missing or is not YAML.
+        CallError: It is not a mapping, or flags exclude each other.
     """
-    try:
-        params = yaml.safe_load(args.params.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise CallError(
-            f"cannot read the parameter file '{args.params}': {error}; correct --params"
-        ) from error
+    params = load_yaml(args.params)
     if not isinstance(params, dict):
         raise CallError(
             f"'{args.params}' holds a {type(params).__name__}, expected a mapping with 'runconfig'"

@@ -12,10 +12,10 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # after the folder of this file
 
 import torch
-import yaml
 from torch.nn import functional
 
 import cerebras_pytorch.experimental as cstorch
+from cs_toolkit.loader import load_mapping
 from cstorch.checkpoints import load_newest
 from models.gpt2.pytorch.data import eval_dataloader, train_dataloader
 from models.gpt2.pytorch.model import GPT2
@@ -155,7 +155,7 @@ def evaluate(model: torch.nn.Module, args: argparse.Namespace, params: dict[str,
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point."""
     args = parse_arguments(argv)
-    params = yaml.safe_load(args.params.read_text())
+    params = load_mapping(args.params)
     if "half_dtype" in params["runconfig"]:
         cstorch.amp.set_half_dtype(params["runconfig"]["half_dtype"])
     cstorch.configure(

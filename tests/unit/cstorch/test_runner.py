@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from cs_runtime.errors import CallError
+from cs_toolkit.loader import ConfigError
 from csrun.tasks.place import EXIT_REQUEUE
 from cstorch.errors import CheckpointError
 from cstorch.metrics import AccuracyMetric
@@ -440,7 +441,7 @@ def test_wrong_flags_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None
         run(Network, argv=["-m", "train"])
     assert ended.value.code == 2
     assert "-p/--params" in capsys.readouterr().err
-    with pytest.raises(CallError, match="cannot read the parameter file"):
+    with pytest.raises(ConfigError, match="no such file"):
         run(Network, argv=["-m", "train", "-p", "nothing.yaml"])
     with pytest.raises(SystemExit) as ended:
         run(Network, argv=["CSX", "weight-streaming", "-m", "train", "-p", "nothing.yaml"])

@@ -19,6 +19,7 @@ import numpy as np
 
 from cs_runtime.errors import NonFiniteLossError
 from cs_system.errors import CsSystemError
+from cs_toolkit.spans import SPANS
 from cs_toolkit.step import LOSS
 from csrun.jobs.progress import TrainingProgress, write_progress
 
@@ -55,7 +56,8 @@ class Timeline:
         phase = Phase(name, self.elapsed_s())
         self.phases.append(phase)
         try:
-            yield phase
+            with SPANS.span("phases", name):
+                yield phase
         finally:
             phase.seconds = self.elapsed_s() - phase.start_s
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cs_runtime.errors import NoSystemError
 from cs_runtime.exits import record_failures
 from cs_runtime.input_order import InputRecord, start_record
+from cs_runtime.job_spans import write_spans
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, State, StepCheck, StepProgram, check_steps
 from cs_runtime.progress import Timeline
@@ -97,7 +98,8 @@ def open_session(
             reservation = client.reserve(
                 task.job_id, task.token, wait=task.wait, on_wait=WaitLog(log_first=True)
             )
-        with reservation:
+        spans = write_spans(task, run, client.read_clock, reservation.fetch_spans)
+        with reservation, spans:
             identity = InputIdentity(run, front_end.input_facts())
             yield _load(reservation, front_end, program, compiled, target, settings, task, identity, timeline)
 

@@ -8,17 +8,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from cs_runtime.errors import NoSystemError
 from cs_runtime.input_source import Batch, InputSource
+from cs_runtime.job_spans import write_spans
 from cs_runtime.options import RunSettings
 from cs_runtime.terminal import WaitLog
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError, ProtocolError
 from cs_stream.run_state import count_before
 from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity
-from cs_system.client import join_run, parse_address
+from cs_system.client import join_run, parse_address, read_clock
 from cs_system.errors import (
     ConnectionLostError,
     InputFailedError,
@@ -49,8 +51,11 @@ def run_worker(source: InputSource, settings: RunSettings, task: TaskInfo, run: 
         NoSystemError: `settings.cs_ip` is missing.
         Exception: Any error of the input function, unchanged, and errors of `cs_stream` and `cs_system`.
     """
+    if settings.cs_ip is None:
+        raise NoSystemError
     try:
-        return open_stream(source, settings, task, run).run()
+        with write_spans(task, run, partial(read_clock, parse_address(settings.cs_ip))):
+            return open_stream(source, settings, task, run).run()
     except RunOverError as error:
         log.info("%s; this worker was restarted, and continues with the next run", error)
         return SendSummary(batches=0, bytes=0, seconds=0.0, reconnects=0, end="bye")

@@ -21,6 +21,7 @@ from cs_stream.protocol import (
     ServerEvent,
     ServerState,
 )
+from cs_toolkit.spans import SpanRing
 from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
 
 _SCRATCH_BYTES = 1 << 16
@@ -53,6 +54,8 @@ class ServerLink:
         self._socket_lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._spans: SpanRing | None = None
+        self._track = ""
         self._scratch = memoryview(bytearray(HEADER_BYTES))
 
     @property
@@ -124,8 +127,10 @@ class ServerLink:
                     return [] if self.is_over else self._core.receive_data(self._scratch[:count])
             case ReadPayload(seq):
                 assert slot_for is not None, "a payload before WELCOME"
-                slot = slot_for(seq)
+                slot, began_s = slot_for(seq), time.monotonic()
                 self._connection.receive(slot.buffers)
+                if self._spans is not None:
+                    self._spans.add(self._track, "receive", began_s, time.monotonic(), ("batch", seq))
                 is_intact = self._core.is_intact(slot.fields)
                 with self._core_lock:
                     return self._core.payload_received(is_intact)
@@ -162,9 +167,10 @@ class ServerLink:
 
     # -- any thread --------------------------------------------------------------------------------------
 
-    def assign(self, worker: int, generation: int) -> None:
-        """Set the worker and generation that the run has given the link."""
+    def assign(self, worker: int, generation: int, spans: SpanRing | None = None) -> None:
+        """Set the worker and generation that the run has given the link, and where it records its spans."""
         self.worker, self.generation = worker, generation
+        self._spans, self._track = spans, f"receive from worker {worker}"
 
     def accept(self, welcome: Welcome, payload_bytes: int, window: int) -> None:
         """Queue WELCOME, after which the peer may send batches. Arguments as of `ServerConnection.accept`."""

@@ -34,6 +34,7 @@ from cs_stream.protocol import BatchReceived, ErrorReceived, InputEnded, ServerE
 from cs_stream.ring import BatchRing, ReadySpan, RunEnd
 from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
 from cs_toolkit.log_limits import LineLimiter
+from cs_toolkit.spans import SpanRing
 from cs_toolkit.tls import Credentials
 from cs_toolkit.tls_connection import accept
 from cs_toolkit.wire import FrameError, PeerGoneError, PeerSilentError, listen, name_of
@@ -116,14 +117,18 @@ class Receiver:
     ) -> None:
         self.close()
 
-    def open_run(self, spec: RunSpec) -> BatchRing:
+    def open_run(self, spec: RunSpec, spans: SpanRing | None = None) -> BatchRing:
         """Open the input of a job's run, and accept its workers from now on.
+
+        Args:
+            spec: The run.
+            spans: Where the times of received batches are recorded.
 
         Raises:
             StreamingError: the job already has an open run, or the receiver is closed.
             LayoutError: not enough memory for the ring.
         """
-        ring = BatchRing(spec, self._retire_run)
+        ring = BatchRing(spec, self._retire_run, spans)
         with self._lock:
             if self._is_closed:
                 raise StreamingError("the data port is closed; no run can be opened")

@@ -12,6 +12,7 @@ from cs_stream.errors import RingClosedError, StallError
 from cs_stream.link import ServerLink
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.run_state import RunSpec, RunState, RunStats, position_of
+from cs_toolkit.spans import SpanRing
 
 _log = logging.getLogger(__name__)
 
@@ -76,8 +77,11 @@ class BatchRing:
         run_id: Random name of this opening.
     """
 
-    def __init__(self, spec: RunSpec, on_close: Callable[["BatchRing", RunEnd], None]) -> None:
+    def __init__(
+        self, spec: RunSpec, on_close: Callable[["BatchRing", RunEnd], None], spans: SpanRing | None = None
+    ) -> None:
         self.spec = spec
+        self._spans = spans
         self.run_id = uuid.uuid4().hex
         self._on_close = on_close
         self._state = RunState(spec, self.run_id)
@@ -247,7 +251,7 @@ class BatchRing:
             if failure is not None or self._end is not None:
                 self._changed.notify_all()  # a refusal may have ended the run
                 return failure
-            link.assign(hello.worker, self._state.connect(hello))
+            link.assign(hello.worker, self._state.connect(hello), self._spans)
             old = self._links.get(hello.worker)
             self._links[hello.worker] = link
             name = self._state.describe(hello.worker)

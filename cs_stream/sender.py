@@ -24,6 +24,7 @@ from cs_stream.errors import ConnectError, ProtocolError, RefusedError, Replaced
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import RunEnded
 from cs_stream.session import Session, SessionEnd, SessionOverError, StoppedHereError
+from cs_toolkit.spans import SPANS
 from cs_toolkit.tls import Credentials
 from cs_toolkit.tls_connection import TlsError, connect
 from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError, name_of, new_nonce
@@ -37,6 +38,7 @@ STOPPED_HERE = "stopped by this process"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _LINE_EVERY_S = 10.0
+_TRACK = "batches"
 # How many connections in sequence may end with damaged bytes before a batch has arrived.
 _MAX_DAMAGED = 5
 _Result = TypeVar("_Result")
@@ -321,26 +323,36 @@ class Sender:
             return
         if not session.is_input_complete:
             # Rebuilt: an iterator that has run ahead of a broken connection cannot be rewound.
-            iterator = self._call_input(session, lambda: iter(make_batches(session.next_seq)))
+            with SPANS.span(_TRACK, "build the input", ("batch", session.next_seq)):
+                iterator = self._call_input(session, lambda: iter(make_batches(session.next_seq)))
             try:
                 self._send_all(session, iterator, tally)
             finally:
                 # Runs the cleanup of a generator now, instead of when it is collected.
                 if isinstance(iterator, Generator):
                     iterator.close()
-        session.finish_input()
+        with SPANS.span(_TRACK, "wait for the end of the run"):
+            session.finish_input()
 
     def _send_all(self, session: Session, batches: Iterator[Sequence[Array]], tally: _Tally) -> None:
         while True:
             start_s = time.monotonic()
             arrays = self._call_input(session, lambda: self._next_arrays(batches, session.next_seq))
-            tally.input_s += time.monotonic() - start_s
+            ready_s = time.monotonic()
+            tally.input_s += ready_s - start_s
             if arrays is None:
                 return
+            batch = ("batch", session.next_seq)
+            SPANS.add(_TRACK, "input function", start_s, ready_s, batch)
             fields = [byte_view(array) for array in arrays]
             header = session.batch_header(fields, self._layout.nbytes)
-            tally.credit_wait_s += session.wait_credit()
+            waited_s = session.wait_credit()
+            send_s = time.monotonic()
+            if waited_s:
+                tally.credit_wait_s += waited_s
+                SPANS.add(_TRACK, "wait for credit", send_s - waited_s, send_s, batch)
             session.send_batch(header, wire_buffers(fields, _PADDING))
+            SPANS.add(_TRACK, "send", send_s, time.monotonic(), batch)
             tally.batches += 1
             tally.size_bytes += self._layout.nbytes
             self._pause_s = _FIRST_PAUSE_S

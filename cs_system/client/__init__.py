@@ -40,6 +40,7 @@ from cs_system.status import SystemInfo, read_info
 from cs_system.transport import client_metadata
 from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.sealing import seal
+from cs_toolkit.spans import ClockSample
 from cs_toolkit.tls import Credentials
 from cs_toolkit.wire import is_proof
 
@@ -77,6 +78,19 @@ class RunTicket:
     data_port: int
     first_position: int = 0
     credentials: Credentials | None = None
+
+
+def read_clock(address: SystemAddress) -> tuple[str, ClockSample]:
+    """Return the id of a system's clock, and an estimate of its offset from that of this process.
+
+    Raises:
+        SystemUnreachableError, NotACsSystemError: no CS system is at the address.
+    """
+    connection = Connection(address, CONNECT_TIMEOUT_S)
+    try:
+        return connection.read_clock()
+    finally:
+        connection.close()
 
 
 class SystemClient:
@@ -152,6 +166,10 @@ class SystemClient:
             heartbeats.close()
             raise
         raise ConnectionLostError(f"the CS system at {self.address} ended the reservation before granting it")
+
+    def read_clock(self) -> tuple[str, ClockSample]:
+        """Return the id of the system's clock, and an estimate of its offset from that of this process."""
+        return self._connection.read_clock()
 
     def close(self) -> None:
         """Close the connection, and with it any reservation made over it."""

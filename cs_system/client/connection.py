@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -38,9 +39,13 @@ from cs_system.transport import (
 )
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.spans import ClockSample, estimate_offset
 from cs_toolkit.tls import CredentialsError
 
 log = logging.getLogger("cs_system.client")
+
+# The delay of the network varies: the answer that came fastest bounds the offset best.
+_CLOCK_CALLS = 4
 
 # Status codes of calls that arrive while a system is shutting down, or later.
 ENDING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -126,6 +131,15 @@ class Connection:
                 PROTOCOL_VERSION, TOOLKIT_VERSION, info.protocol, info.version
             )
         self.nonce, self.public_key = info.nonce, info.public_key
+
+    def read_clock(self) -> tuple[str, ClockSample]:
+        """Return the id of the system's clock, and the best of a few estimates of its offset from ours."""
+        samples = []
+        for _ in range(_CLOCK_CALLS):
+            asked_s = time.monotonic()
+            info = self.call("Info", pb.InfoRequest(), self._timeout_s)
+            samples.append(estimate_offset(asked_s, time.monotonic(), info.clock_s))
+        return info.clock_id, min(samples, key=lambda sample: sample.error_s)
 
     def call(
         self, rpc: str, request: Any, timeout_s: float | None = None, metadata: Metadata | None = None

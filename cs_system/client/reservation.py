@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from cs_toolkit.step import StepInterface, StepSource
 log = logging.getLogger("cs_system.client")
 
 _RELEASE_TIMEOUT_S = 15.0
+_SPANS_TIMEOUT_S = 5.0
 # For a single call that programs the device or moves a state; longer than the largest ones take.
 _CALL_TIMEOUT_S = 4 * 3600.0
 
@@ -249,6 +251,21 @@ class Reservation:
         """
         request = pb.PauseStepsRequest()
         self._connection.call("PauseSteps", request, metadata=self._sign("PauseSteps", request)[1])
+
+    def fetch_spans(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Fetch what the processes of the system have done, one document each (`cs_toolkit.spans`).
+
+        Any thread may call it, also while steps run.
+
+        Args:
+            limit: Number of newest spans of each process; None for all.
+        """
+        request = pb.FetchSpansRequest(limit=limit or 0)
+        metadata = self._sign("FetchSpans", request)[1]
+        chunks = self._connection.stream("FetchSpans", request, _SPANS_TIMEOUT_S, metadata)
+        with self._connection.errors():
+            documents: list[dict[str, Any]] = json.loads(b"".join(chunk.data for chunk in chunks))
+        return documents
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Fetch the state, or some of it, after the last step; in the dtypes of the program's interface.

@@ -94,6 +94,11 @@ class CsSystemStub(object):
                 request_serializer=cs__system_dot_proto_dot_cs__system__pb2.FetchStateRequest.SerializeToString,
                 response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.StateChunk.FromString,
                 _registered_method=True)
+        self.FetchSpans = channel.unary_stream(
+                '/cs_system.CsSystem/FetchSpans',
+                request_serializer=cs__system_dot_proto_dot_cs__system__pb2.FetchSpansRequest.SerializeToString,
+                response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.SpansChunk.FromString,
+                _registered_method=True)
         self.StopRun = channel.unary_unary(
                 '/cs_system.CsSystem/StopRun',
                 request_serializer=cs__system_dot_proto_dot_cs__system__pb2.StopRequest.SerializeToString,
@@ -188,6 +193,13 @@ class CsSystemServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchSpans(self, request, context):
+        """What system, wafers and MemoryX have done, for the timeline of the job; at any time during a run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StopRun(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -263,6 +275,11 @@ def add_CsSystemServicer_to_server(servicer, server):
                     servicer.FetchState,
                     request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.FetchStateRequest.FromString,
                     response_serializer=cs__system_dot_proto_dot_cs__system__pb2.StateChunk.SerializeToString,
+            ),
+            'FetchSpans': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchSpans,
+                    request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.FetchSpansRequest.FromString,
+                    response_serializer=cs__system_dot_proto_dot_cs__system__pb2.SpansChunk.SerializeToString,
             ),
             'StopRun': grpc.unary_unary_rpc_method_handler(
                     servicer.StopRun,
@@ -599,6 +616,33 @@ class CsSystem(object):
             '/cs_system.CsSystem/FetchState',
             cs__system_dot_proto_dot_cs__system__pb2.FetchStateRequest.SerializeToString,
             cs__system_dot_proto_dot_cs__system__pb2.StateChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchSpans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cs_system.CsSystem/FetchSpans',
+            cs__system_dot_proto_dot_cs__system__pb2.FetchSpansRequest.SerializeToString,
+            cs__system_dot_proto_dot_cs__system__pb2.SpansChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,7 @@ from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.floorplan import Floorplan, FloorplanError, read_floorplan
 from cs_toolkit.layered_step import schedule_from_json, traffic
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
+from cs_toolkit.spans import SpanRing, span_document
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Run:
         self.share = ONE_WAFER
         self.floorplan: Floorplan | None = None
         self.recorder = RunRecorder()
+        self._spans = SpanRing()
         self._token = token
         self._device = device
         self._receiver = receiver
@@ -244,6 +246,10 @@ class Run:
             return 0.0
         return self.progress.rate.per_s() * samples_per_step(self.program.interface)
 
+    def span_documents(self, limit: int | None) -> list[dict[str, Any]]:
+        """Return the spans of the run, one document a process, for the timeline of the job."""
+        return [span_document("CS system", self._spans, limit=limit)]
+
     # The phases of a run
 
     async def load(
@@ -373,7 +379,7 @@ class Run:
         self.progress = Progress(first_position)
         if self.program is not None:
             self.recorder.begin_input(samples_per_step(self.program.interface), step_traffic(self.program))
-        self._loop = StepLoop(engine, self._ring, self.progress, self._limits.input_patience_s)
+        self._loop = StepLoop(engine, self._ring, self.progress, self._limits.input_patience_s, self._spans)
         self._log.info(
             "input open for %d worker(s) from step %d: %d chunks of %d batches",
             num_workers,
@@ -500,11 +506,12 @@ class Run:
             await asyncio.wait({self._current}, timeout=_OPERATION_END_S)
         if self._operation is not None:
             raise WrongOrderError(f"{name} while {self._operation} is running; wait for its end")
-        self._operation = name
+        self._operation, began_s = name, time.monotonic()
         self._current = future = asyncio.get_running_loop().run_in_executor(self._device, function, *args)
 
         def end_operation(future: asyncio.Future[T]) -> None:
             self._operation = self._current = None
+            self._spans.add("operations", name.replace("_", " "), began_s, time.monotonic())
             if not future.cancelled():
                 # Retrieves the error, which asyncio would report as unhandled if the caller is gone.
                 future.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import threading
 import time
@@ -24,6 +25,7 @@ from cs_system.errors import (
     WrongOrderError,
 )
 from cs_system.messages import (
+    CHUNK_BYTES,
     TensorAssembler,
     identity_from_wire,
     pack_tensors,
@@ -49,6 +51,7 @@ from cs_system.transport import (
 )
 from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.sealing import SealError, SealingKey
+from cs_toolkit.spans import clock_id
 
 T = TypeVar("T")
 
@@ -154,6 +157,7 @@ class CsSystemServicer:
             read_status(system), PROTOCOL_VERSION, system.options.advertise, system.receiver.address[1]
         )
         info.nonce, info.public_key = system.book.nonce, self._sealing_key.public
+        info.clock_s, info.clock_id = time.monotonic(), clock_id()
         return info
 
     @_handle_errors
@@ -366,6 +370,16 @@ class CsSystemServicer:
             running.paused = True
             running.stop.set()
         return pb.PauseStepsReply()
+
+    @_handle_errors
+    @_for_holder
+    async def FetchSpans(self, request: pb.FetchSpansRequest, context: Context) -> None:
+        """Send the spans of the run, for the timeline of its job."""
+        run = self._run(context)
+        documents = await asyncio.to_thread(run.span_documents, request.limit or None)
+        data = json.dumps(documents).encode()
+        for start in range(0, len(data), CHUNK_BYTES):
+            await context.write(pb.SpansChunk(data=data[start : start + CHUNK_BYTES]))
 
     @_handle_errors
     @_for_holder

@@ -17,6 +17,7 @@ import numpy as np
 
 from cs_stream.errors import EndOfInputError, StallError
 from cs_stream.receiver import BatchRing, ReadySpan
+from cs_toolkit.spans import SpanRing
 
 if TYPE_CHECKING:
     from cs_system.engine.base import Engine, PendingSteps
@@ -31,6 +32,7 @@ _POLL_S = 0.1
 # An input function that yields nothing for this long is considered hung.
 INPUT_TIMEOUT_S = 1800.0
 WINDOW_S = 5.0
+_SHORT_WAIT_S = 20e-6  # shorter waits are not worth a span
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,18 @@ class StepLoop:
         ring: The input.
         progress: Updated after every finished call.
         input_timeout_s: How long the device waits for a batch before the input counts as failed.
+        spans: Where the times of the device are recorded.
     """
 
     def __init__(
-        self, device: Engine, ring: BatchRing, progress: Progress, input_timeout_s: float = INPUT_TIMEOUT_S
+        self,
+        device: Engine,
+        ring: BatchRing,
+        progress: Progress,
+        input_timeout_s: float = INPUT_TIMEOUT_S,
+        spans: SpanRing | None = None,
     ) -> None:
+        self._spans = spans or SpanRing(0)
         self._device = device
         self._ring = ring
         self._progress = progress
@@ -258,7 +267,12 @@ class StepLoop:
         pending, span = call.pending, call.span
         outputs = pending.wait()
         began_s = max(call.dispatched_s, self._ended_s)
+        if call.waited_s > _SHORT_WAIT_S:
+            wait_s = max(call.dispatched_s - call.waited_s, self._ended_s)
+            self._spans.add("device", "wait for a batch", wait_s, call.dispatched_s)
         self._ended_s = call.ready_s or time.monotonic()
+        last = ("last step", self._progress.step + pending.count)
+        self._spans.add("device", "compute", began_s, max(began_s, self._ended_s), last)
         # Not before `wait` has returned: until then the device reads the batches in place.
         if span is not None:
             self._ring.release(span)

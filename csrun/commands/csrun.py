@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "logs": "csrun.commands.jobs",
     "pip": "csrun.commands.pip",
     "status": "csrun.commands.jobs",
+    "trace": "csrun.commands.trace",
 }
 
 _HELP = """Manages jobs and the site's settings, and copies example programs.

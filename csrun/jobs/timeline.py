@@ -1,0 +1,211 @@
+"""The timeline of a job: the spans of all its processes as a trace of Chrome and Perfetto. Pure.
+
+The processes write documents of their spans (`cs_toolkit.spans`) into the directory `spans` of the job. All
+times of the trace are those of the system's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+SPANS_DIR = "spans"
+SYSTEM = "CS system"
+# Clocks of machines drift apart by less than this, also without NTP: quartz is good for 20 to 50 ppm.
+DRIFT = 1e-4
+
+# Processes of the same kind are next to each other, in this order.
+_KINDS = ("chief", SYSTEM, "wafer", "MemoryX", "worker")
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How the clock of a process is aligned with the clock of the system.
+
+    Attributes:
+        offset_s: added to the times of the process.
+        error_s: the times are wrong by at most this; None if that is unknown.
+        method: "same clock", "calls" of the control plane, or "wall clock" of both hosts.
+    """
+
+    offset_s: float
+    error_s: float | None
+    method: str
+
+
+def read_documents(log_dir: Path) -> list[dict[str, Any]]:
+    """Read the documents of a job, without those that are not complete or of another version."""
+    documents = []
+    for path in sorted((log_dir / SPANS_DIR).glob("*.json")):
+        with suppress(OSError, ValueError):
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(document, dict) and isinstance(document.get("spans"), list):
+                documents.append(document)
+    return documents
+
+
+def align(document: Mapping[str, Any], system: Mapping[str, Any]) -> Alignment:
+    """Align the clock of a process with that of the system.
+
+    Args:
+        document: of the process.
+        system: of the system, or of any other process if the system's is missing.
+    """
+    if document["clock"] == system["clock"]:
+        return Alignment(0.0, 0.0, "same clock")
+    times = [time for span in document["spans"] for time in (span[2], span[3])] or [0.0]
+    first_s, last_s = min(times), max(times)
+    found = []
+    for sample in document["samples"]:
+        farthest_s = max(abs(sample["at_s"] - first_s), abs(sample["at_s"] - last_s))
+        found.append((sample["error_s"] + DRIFT * farthest_s, sample["offset_s"]))
+    if found:
+        error_s, offset_s = min(found)
+        return Alignment(offset_s, error_s, "calls")
+    return Alignment(document["wall_offset_s"] - system["wall_offset_s"], None, "wall clock")
+
+
+def make_trace(documents: Sequence[Mapping[str, Any]], job: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge documents into a trace in the JSON format of trace events.
+
+    Args:
+        documents: of the processes, at least one.
+        job: facts for the metadata of the trace.
+    """
+    system = next((each for each in documents if each["process"] == SYSTEM), documents[0])
+    ordered = sorted(documents, key=lambda each: (_kind(each["process"]), each["process"], each["pid"]))
+    aligned = [(each, align(each, system)) for each in ordered]
+    starts = [span[2] + alignment.offset_s for each, alignment in aligned for span in each["spans"]]
+    origin_s = min(starts, default=0.0)
+    events: list[dict[str, Any]] = []
+    processes = []
+    for number, (document, alignment) in enumerate(aligned, 1):
+        name = f"{document['process']} ({document['host']}, pid {document['pid']})"
+        events += _process_events(document, number, name, alignment.offset_s - origin_s)
+        processes.append(
+            {
+                "process": name,
+                "clock": alignment.method,
+                "offset_s": alignment.offset_s,
+                "error_s": alignment.error_s,
+                "truncated": bool(document["truncated"]),
+            }
+        )
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            **job,
+            "started": system["wall_offset_s"] + origin_s,
+            "clock_error_s": _largest_error(processes),
+            "processes": processes,
+        },
+    }
+
+
+def _largest_error(processes: Iterable[Mapping[str, Any]]) -> float | None:
+    errors = [process["error_s"] for process in processes]
+    return None if None in errors else max(errors, default=0.0)
+
+
+def _kind(process: str) -> int:
+    kinds = [number for number, kind in enumerate(_KINDS) if process.startswith(kind)]
+    return kinds[0] if kinds else len(_KINDS)
+
+
+def _process_events(
+    document: Mapping[str, Any], pid: int, name: str, offset_s: float
+) -> list[dict[str, Any]]:
+    tracks: dict[str, list[Any]] = defaultdict(list)
+    for span in document["spans"]:
+        tracks[span[0]].append(span)
+    events = [
+        metadata_event("process_name", pid, 0, name=name),
+        metadata_event("process_sort_index", pid, 0, sort_index=pid),
+    ]
+    for tid, (track, spans) in enumerate(sorted(tracks.items()), 1):
+        events.append(metadata_event("thread_name", pid, tid, name=track))
+        events += slices(
+            [
+                (name, began_s + offset_s, ended_s + offset_s, detail)
+                for _, name, began_s, ended_s, detail in spans
+            ],
+            pid,
+            tid,
+        )
+    return events
+
+
+def metadata_event(kind: str, pid: int, tid: int, **arguments: str | int) -> dict[str, Any]:
+    """Return an event that names or orders a process or a track."""
+    return {"ph": "M", "name": kind, "ts": 0, "pid": pid, "tid": tid, "args": arguments}
+
+
+def slices(
+    spans: Iterable[tuple[str, float, float, Sequence[Any] | None]], pid: int, tid: int
+) -> list[dict[str, Any]]:
+    """Return the events of one track, nested: a span that outlasts the one around it is cut at its end.
+
+    Args:
+        spans: names, times in seconds, and names and values of a property.
+        pid: number of the process.
+        tid: number of the track.
+    """
+    # In whole nanoseconds: the sum of a rounded start and a rounded duration could exceed the next start.
+    whole = [(round(1e9 * began), round(1e9 * ended), name, detail) for name, began, ended, detail in spans]
+    events: list[dict[str, Any]] = []
+    open_ends: list[int] = []
+    for began, ended, name, detail in sorted(whole, key=lambda span: (span[0], -span[1])):
+        while open_ends and open_ends[-1] <= began:
+            open_ends.pop()
+        end = max(began, min(ended, *open_ends)) if open_ends else max(began, ended)
+        open_ends.append(end)
+        event = {
+            "ph": "X",
+            "name": name,
+            "ts": began / 1000,
+            "dur": (end - began) / 1000,
+            "pid": pid,
+            "tid": tid,
+        }
+        if detail:
+            event["args"] = {detail[0]: detail[1]}
+        events.append(event)
+    return events
+
+
+def problems(trace: Mapping[str, Any]) -> list[str]:
+    """Return violations of the rules of Perfetto for complete events; empty for a valid trace."""
+    found = []
+    tracks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for number, event in enumerate(trace["traceEvents"]):
+        missing = [key for key in ("ph", "name", "ts", "pid", "tid") if key not in event]
+        if missing:
+            found.append(f"event {number} has no {', '.join(missing)}")
+        elif event["ph"] == "X" and not (event["ts"] >= 0 and event.get("dur", -1) >= 0):
+            found.append(f"event {number}, {event['name']}: ts {event['ts']}, dur {event.get('dur')}")
+        elif event["ph"] == "X":
+            began = round(1000 * event["ts"])
+            tracks[event["pid"], event["tid"]].append((began, began + round(1000 * event["dur"])))
+    for track, spans in tracks.items():
+        open_ends: list[int] = []
+        for began, ended in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while open_ends and open_ends[-1] <= began:
+                open_ends.pop()
+            if open_ends and ended > open_ends[-1]:
+                found.append(
+                    f"track {track}: a span from {began} to {ended} ns overlaps one to {open_ends[-1]}"
+                )
+            open_ends.append(ended)
+    return found
+
+
+def count_spans(documents: Iterable[Mapping[str, Any]]) -> int:
+    """Return the number of spans in documents."""
+    return sum(1 for _ in chain.from_iterable(document["spans"] for document in documents))

@@ -1,0 +1,90 @@
+"""Timelines of real jobs, complete and killed ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from csrun.jobs.timeline import problems
+from tests.systems import RunningSystem
+
+from .training_jobs import ROOT, finish, launch, wait_for_log, wait_idle
+
+
+def trace(folder: Path) -> dict[str, Any]:
+    command = [str(ROOT / "bin" / "csrun"), "trace", str(folder / "logs"), "-o", "-"]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(ran.stdout)
+    assert problems(found) == []
+    return found
+
+
+def names_by_track(found: dict[str, Any]) -> dict[tuple[str, str], list[str]]:
+    """Return the names of spans by process and track, in the order of their starts."""
+    processes, tracks, events = {}, {}, []
+    for event in found["traceEvents"]:
+        if event["name"] == "process_name":
+            processes[event["pid"]] = event["args"]["name"].split(" (")[0]
+        elif event["name"] == "thread_name":
+            tracks[event["pid"], event["tid"]] = event["args"]["name"]
+        elif event["ph"] == "X":
+            events.append(event)
+    names: dict[tuple[str, str], list[str]] = {}
+    for event in sorted(events, key=lambda event: event["ts"]):
+        track = processes[event["pid"]], tracks[event["pid"], event["tid"]]
+        names.setdefault(track, []).append(event["name"])
+    return names
+
+
+def test_the_timeline_of_a_job_shows_what_every_process_did(system: RunningSystem, tmp_path: Path) -> None:
+    code, output = finish(launch(system, tmp_path, 60))
+    assert code == 0, output
+    found = trace(tmp_path)
+    assert found["otherData"]["clock_error_s"] == 0.0  # all on one host
+    names = names_by_track(found)
+    for worker in (0, 1):
+        sent = names[f"worker {worker}", "batches"]
+        assert sent[:3] == ["build the input", "input function", "send"]
+        assert sent.count("send") == sent.count("input function") == 30
+        assert names["CS system", f"receive from worker {worker}"] == ["receive"] * 30
+    assert set(names["CS system", "device"]) <= {"compute", "wait for a batch"}
+    assert names["CS system", "operations"][:3] == ["load", "program", "put state"]
+    assert {"compile", "prime the input", "training", "checkpoint"} <= set(names["chief", "phases"])
+    last = max(event["args"]["last step"] for event in found["traceEvents"] if event["name"] == "compute")
+    assert last == 60
+
+
+def test_a_batch_is_received_after_it_was_made(system: RunningSystem, tmp_path: Path) -> None:
+    code, output = finish(launch(system, tmp_path, 40, tasks=2))
+    assert code == 0, output
+    events = [event for event in trace(tmp_path)["traceEvents"] if event["ph"] == "X"]
+    made = {e["args"]["batch"]: e["ts"] + e["dur"] for e in events if e["name"] == "input function"}
+    received = {e["args"]["batch"]: e["ts"] + e["dur"] for e in events if e["name"] == "receive"}
+    assert set(received) == set(made) == set(range(40))
+    assert all(received[batch] >= made[batch] for batch in made)
+
+
+def test_a_killed_job_has_a_timeline(system: RunningSystem, tmp_path: Path) -> None:
+    job = launch(system, tmp_path, 1_000_000, tasks=2, FAULT="slow")
+    wait_for_log(tmp_path, "global step 400:", job)  # 16 ms each: files are written after 2 and 6 s
+    tasks = json.loads((tmp_path / "logs" / "job.json").read_text())["tasks"]
+    for task in reversed(tasks):
+        os.kill(task["pid"], signal.SIGKILL)
+    assert finish(job)[0] != 0
+    wait_idle(system)
+    names = names_by_track(trace(tmp_path))
+    assert "send" in names["worker 0", "batches"]
+    assert "compute" in names["CS system", "device"]
+    assert "prime the input" in names["chief", "phases"]
+
+
+def test_a_job_without_spans_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"job_id": "local-1"}')
+    command = [str(ROOT / "bin" / "csrun"), "trace", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "csrun: job local-1 has no spans" in ran.stderr

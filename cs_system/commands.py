@@ -227,6 +227,10 @@ def serve(
         group = find_group(wafers, group_file, os.environ)
     except CsSystemError as error:
         _fail(error, error.exit_code)
+    environment = dict(os.environ)
+    _use(certs)
+    if insecure:
+        os.environ.pop(CERTS_VARIABLE, None)  # wafers and MemoryX use no TLS either
     if group is not None and group.number:
         _be_member(group.file, group.number)
     if http_port is not None and not is_loopback(http_host):
@@ -235,7 +239,7 @@ def serve(
         )
     try:
         names = [advertise] if advertise else []
-        credentials = server_credentials(host, certs, insecure, os.environ, names)
+        credentials = server_credentials(host, certs, insecure, environment, names)
         loaded = load_fabric(fabric)
         code = run_server(
             ServerOptions(
@@ -245,7 +249,7 @@ def serve(
                     advertise=advertise,
                     limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s, peer_timeout_s),
                     memoryx=MemoryxConfig(
-                        () if memoryx is None else parse_memoryx_addresses(memoryx),
+                        () if memoryx is None else parse_memoryx_addresses(memoryx, credentials is not None),
                         memoryx_dir or Path(tempfile.gettempdir()),
                         wgt_servers,
                         peer_timeout_s=peer_timeout_s,
@@ -282,7 +286,8 @@ def serve(
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file that `cs_system serve --num-csx=N --group-file=FILE` writes.",
 )
-def member(group_file: Path) -> None:
+@_CERTS
+def member(group_file: Path, certs: Path | None) -> None:
     """Join a group of CS systems that is led by a system on another host, until that ends.
 
     \b
@@ -293,7 +298,14 @@ def member(group_file: Path) -> None:
     from cs_system.processes import set_up_logging
 
     set_up_logging()
+    _use(certs)
     _be_member(group_file)
+
+
+def _use(certs: Path | None) -> None:
+    """Name the directory of the certificates in the environment, also for the processes started from here."""
+    if certs is not None:
+        os.environ[CERTS_VARIABLE] = str(certs.absolute())
 
 
 def _be_member(group_file: Path, number: int = 1) -> NoReturn:
@@ -312,7 +324,14 @@ def memoryx_group() -> None:
 
 
 @memoryx_group.command(name="serve")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; any other needs --certs or --insecure.",
+)
+@_CERTS
+@_INSECURE
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -331,6 +350,8 @@ def memoryx_group() -> None:
 )
 def memoryx_serve(
     host: str,
+    certs: Path | None,
+    insecure: bool,
     port: int,
     memoryx_dir: Path | None,
     threads: int | None,
@@ -346,11 +367,15 @@ def memoryx_serve(
     from cs_system.memoryx.server import MemoryxOptions
     from cs_system.memoryx.server import serve as run_memoryx
     from cs_system.processes import end_process, set_up_logging
+    from cs_system.security import server_credentials
 
     set_up_logging()
     directory = memoryx_dir or Path(tempfile.gettempdir())
     try:
-        code = run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache))
+        credentials = server_credentials(host, certs, insecure, os.environ)
+        if is_loopback(host):
+            credentials = None  # as for all parts of a system on one machine
+        code = run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache, credentials))
     except CsSystemError as error:
         _fail(error, error.exit_code)
     except KeyboardInterrupt:
@@ -390,8 +415,7 @@ def status(cs_ip: str | None, certs: Path | None, as_json: bool, watch: bool) ->
 
     if cs_ip is None:
         raise click.UsageError("no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip")
-    if certs is not None:
-        os.environ[CERTS_VARIABLE] = str(certs)
+    _use(certs)
     try:
         with SystemClient(parse_address(cs_ip)) as client:
             _show(client.info(), as_json)

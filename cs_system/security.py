@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from cs_system.address import is_loopback
 from cs_system.errors import BadOptionError, NotAllowedError
 from cs_toolkit.tls import CERTS_VARIABLE, Credentials, CredentialsError, find_credentials
+from cs_toolkit.wire import Connection, PeerGoneError
 
 log = logging.getLogger("cs_system.server")
 
@@ -105,12 +104,16 @@ def server_credentials(
 
 def grpc_server_credentials(credentials: Credentials) -> Any:
     """Return the credentials of a control plane, whose clients need a certificate of the same authority."""
+    import grpc  # lazy, here and below: wafers and MemoryX do without it
+
     authority, certificate, key = credentials.read()
     return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
 
 
 def grpc_channel_credentials(credentials: Credentials) -> Any:
     """Return the credentials of a client of the control plane."""
+    import grpc
+
     authority, certificate, key = credentials.read()
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
@@ -122,6 +125,29 @@ def client_credentials() -> Credentials | None:
         CredentialsError: their files cannot be used.
     """
     return find_credentials(None, os.environ)
+
+
+def internal_credentials(host: str) -> Credentials | None:
+    """Return the credentials of a server for other CS systems and their parts, None without TLS.
+
+    Args:
+        host: Address that it listens on; on loopback the parts of a system use no TLS.
+
+    Raises:
+        CredentialsError: their files cannot be used.
+    """
+    return None if is_loopback(host) else client_credentials()
+
+
+def check_system_peer(connection: Connection) -> None:
+    """Check that the peer is a CS system or a part of one; every peer is without TLS.
+
+    Raises:
+        PeerGoneError: its certificate is that of a user.
+    """
+    peer = connection.peer
+    if peer is not None and peer.role != "system":
+        raise PeerGoneError(f"its certificate is that of {peer}, expected that of a CS system")
 
 
 # -- callers of the control plane -------------------------------------------------------------------------

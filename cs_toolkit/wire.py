@@ -17,9 +17,12 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cs_toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from cs_toolkit.tls import Identity
 
 # Linux takes at most 1024 buffers in one call (IOV_MAX).
 _MAX_BUFFERS = 512
@@ -89,6 +92,11 @@ class Connection:
 
     def handshake(self, limit_s: float) -> None:
         """Do nothing: only a connection with TLS has a handshake (`cs_toolkit.tls_connection`)."""
+
+    @property
+    def peer(self) -> Identity | None:
+        """The identity that the peer has proved; None without TLS."""
+        return None
 
     def detach(self) -> socket.socket:
         """Return the socket, which this object no longer owns; it must not be used any more."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from cs_system.engine.base import Executables
 from cs_system.errors import CsSystemError, ExecutionError
+from cs_system.memoryx.config import MemoryxAddress
 from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     FrameType,
@@ -46,7 +47,6 @@ from cs_toolkit.wire import Connection
 # Capacity of the queue of frames to send.
 _WAITING = 8
 
-Address = tuple[str, int]
 S = TypeVar("S", bound=WeightStream)
 OnPartial = Callable[[int, Arrays], None]
 
@@ -71,7 +71,7 @@ class MemoryxClient(WeightStream):
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: MemoryxAddress,
         shard: Shard,
         on_failure: OnFailure,
         on_partial: OnPartial,
@@ -251,7 +251,7 @@ class StateReader:
         MemoryxError: nothing answers at the address.
     """
 
-    def __init__(self, address: tuple[str, int], token: str) -> None:
+    def __init__(self, address: MemoryxAddress, token: str) -> None:
         self._name = f"{address[0]}:{address[1]}"
         self._lock = threading.Lock()
         self._connection: Connection = connect_memoryx(address)
@@ -314,7 +314,7 @@ class _ShardedStreams(Generic[S]):
         on_failure: Called when a process is lost, for those who wait for it elsewhere.
     """
 
-    def __init__(self, schedule: Schedule, addresses: Sequence[Address]) -> None:
+    def __init__(self, schedule: Schedule, addresses: Sequence[MemoryxAddress]) -> None:
         self._schedule, self._traffic = schedule, traffic(schedule)
         self.parts = shards(schedule, len(addresses))
         self.addresses = tuple(addresses[: len(self.parts)])
@@ -371,7 +371,7 @@ class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
     def __init__(
         self,
         schedule: Schedule,
-        addresses: Sequence[Address],
+        addresses: Sequence[MemoryxAddress],
         maps_files: bool = True,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
@@ -455,7 +455,7 @@ class ShardedListener(_ShardedStreams[WeightListener]):
         token: Secret of the group.
     """
 
-    def __init__(self, schedule: Schedule, addresses: Sequence[Address], token: str) -> None:
+    def __init__(self, schedule: Schedule, addresses: Sequence[MemoryxAddress], token: str) -> None:
         super().__init__(schedule, addresses)
         for address, part in zip(self.addresses, self.parts, strict=True):
             self._streams.append(WeightListener(address, part, self._fail_all))
@@ -481,7 +481,7 @@ class ShardedReader:
         token: Secret of the model.
     """
 
-    def __init__(self, schedule: Schedule, addresses: Sequence[Address], token: str) -> None:
+    def __init__(self, schedule: Schedule, addresses: Sequence[MemoryxAddress], token: str) -> None:
         self._parts = shards(schedule, len(addresses))
         self._readers = [StateReader(address, token) for address in addresses[: len(self._parts)]]
 

@@ -6,13 +6,28 @@ import socket
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
+from cs_system.address import is_loopback
 from cs_system.errors import BadOptionError
 from cs_system.processes import ChildProcess
+from cs_system.security import internal_credentials
 from cs_toolkit.layered_step import Schedule, shards
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.wire import listen
+
+
+class MemoryxAddress(NamedTuple):
+    """The address of a MemoryX process.
+
+    Attributes:
+        host, port: Where it listens.
+        encrypted: It uses TLS.
+    """
+
+    host: str
+    port: int
+    encrypted: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,7 +43,7 @@ class MemoryxConfig:
         peer_timeout_s: Silence after which a process counts as lost, and a wafer of a group.
     """
 
-    addresses: tuple[tuple[str, int], ...] = ()
+    addresses: tuple[MemoryxAddress, ...] = ()
     directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     servers: int = 1
     maps_files: bool = True
@@ -41,14 +56,18 @@ class MemoryxConfig:
         )
 
 
-def parse_memoryx_addresses(text: str) -> tuple[tuple[str, int], ...]:
+def parse_memoryx_addresses(text: str, uses_tls: bool = False) -> tuple[MemoryxAddress, ...]:
     """Parse the comma-separated addresses of `--memoryx`.
+
+    Args:
+        text: The addresses.
+        uses_tls: Those on other machines use TLS.
 
     Raises:
         BadOptionError: an address is malformed, or given twice.
     """
-    found = tuple(parse_memoryx_address(one) for one in text.split(","))
-    repeated = [f"{host}:{port}" for host, port in found if found.count((host, port)) > 1]
+    found = tuple(parse_memoryx_address(one, uses_tls) for one in text.split(","))
+    repeated = [f"{one.host}:{one.port}" for one in found if found.count(one) > 1]
     if repeated:
         raise BadOptionError(
             f"--memoryx={text}: {repeated[0]} is given twice, expected a different process for each part of "
@@ -57,8 +76,8 @@ def parse_memoryx_addresses(text: str) -> tuple[tuple[str, int], ...]:
     return found
 
 
-def parse_memoryx_address(text: str) -> tuple[str, int]:
-    """Parse an address of `--memoryx`.
+def parse_memoryx_address(text: str, uses_tls: bool = False) -> MemoryxAddress:
+    """Parse an address of `--memoryx`; `uses_tls` as for `parse_memoryx_addresses`.
 
     Raises:
         BadOptionError: it is malformed.
@@ -69,12 +88,13 @@ def parse_memoryx_address(text: str) -> tuple[str, int]:
             f"--memoryx={text}: expected HOST:PORT, as `cs_system memoryx serve` prints it "
             "(examples: 10.0.0.5:9002, [::1]:9002)"
         )
-    return host.strip("[]"), int(port)
+    host = host.strip("[]")
+    return MemoryxAddress(host, int(port), uses_tls and not is_loopback(host))
 
 
 def start_memoryx(
     config: MemoryxConfig, schedule: Schedule, listen: str = "127.0.0.1", reached_by: str = "127.0.0.1"
-) -> tuple[tuple[tuple[str, int], ...], list[MemoryxProcess]]:
+) -> tuple[tuple[MemoryxAddress, ...], list[MemoryxProcess]]:
     """Return the addresses of MemoryX, and the processes started for them, none if some were configured.
 
     Args:
@@ -86,7 +106,8 @@ def start_memoryx(
     if config.addresses:
         return config.addresses, []
     started = [MemoryxProcess(config.directory, listen) for _ in shards(schedule, config.servers)]
-    return tuple((reached_by, memoryx.address[1]) for memoryx in started), started
+    encrypted = internal_credentials(listen) is not None
+    return tuple(MemoryxAddress(reached_by, memoryx.address[1], encrypted) for memoryx in started), started
 
 
 class MemoryxProcess(ChildProcess):
@@ -103,7 +124,7 @@ class MemoryxProcess(ChildProcess):
     def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
         with listen(host, 0) as listener:
             self.address: tuple[str, int] = listener.getsockname()[:2]
-            super().__init__("cs_memoryx", run_memoryx, [str(directory)], [listener.fileno()])
+            super().__init__("cs_memoryx", run_memoryx, [str(directory), host], [listener.fileno()])
 
     def __enter__(self) -> Self:
         return self
@@ -112,8 +133,9 @@ class MemoryxProcess(ChildProcess):
         self.end()
 
 
-def run_memoryx(directory: str, descriptor: int) -> int:
+def run_memoryx(directory: str, host: str, descriptor: int) -> int:
     """Run MemoryX in the process of a `MemoryxProcess`; return its exit code."""
     from cs_system.memoryx.server import serve_system
 
-    return serve_system(socket.socket(fileno=descriptor), Path(directory))
+    credentials = internal_credentials(host)
+    return serve_system(socket.socket(fileno=descriptor), Path(directory), credentials)

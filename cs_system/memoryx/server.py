@@ -54,12 +54,16 @@ from cs_system.memoryx.store import (
     is_first_micro_batch,
 )
 from cs_system.memoryx.updates import Memory, Values, compile_functions
+from cs_system.security import check_system_peer
 from cs_toolkit.layered_step import shards
+from cs_toolkit.tls import Credentials
+from cs_toolkit.tls_connection import TlsError, accept
 from cs_toolkit.wire import Connection, PeerGoneError, listen, name_of
 
 log = logging.getLogger("cs_system.memoryx")
 
 _BACKLOG = 16
+_HANDSHAKE_S = 10.0
 _MAX_FUNCTION_BYTES = 2 << 30
 _JOIN_TIMEOUT_S = 120.0
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -74,6 +78,7 @@ class MemoryxOptions:
         directory: Where state and gradients are stored while a model trains.
         threads: Number of compute threads; None: one for each CPU.
         xla_cache: Directory of compiled functions; None stores nothing.
+        credentials: For TLS with wafers; None: without TLS.
     """
 
     host: str
@@ -81,6 +86,7 @@ class MemoryxOptions:
     directory: Path
     threads: int | None
     xla_cache: Path | None
+    credentials: Credentials | None = None
 
 
 def serve(options: MemoryxOptions) -> int:
@@ -100,21 +106,26 @@ def serve(options: MemoryxOptions) -> int:
     except OSError as error:
         reason = error.strerror or str(error)
         raise PortInUseError.at(options.host, options.port, "--port", reason) from error
-    _start(listener, options.directory, options.threads, options.xla_cache)
+    _start(listener, options.directory, options.credentials, options.threads, options.xla_cache)
     place = name_of(listener.getsockname())
     log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
     caught = signal.sigwait(_ENDING)
     return 130 if caught == signal.SIGINT else 0
 
 
-def serve_system(listener: socket.socket, directory: Path) -> int:
+def serve_system(listener: socket.socket, directory: Path, credentials: Credentials | None = None) -> int:
     """Run the MemoryX that a CS system has started, on a listening socket, until the process is ended.
+
+    Args:
+        listener: The socket.
+        directory: Where state and gradients are stored.
+        credentials: For TLS with wafers; None: without TLS.
 
     Raises:
         BadOptionError: the directory does not exist.
     """
     _check(directory)
-    _start(listener, directory).join()
+    _start(listener, directory, credentials).join()
     return 0
 
 
@@ -124,7 +135,11 @@ def _check(directory: Path) -> None:
 
 
 def _start(
-    listener: socket.socket, directory: Path, threads: int | None = None, xla_cache: Path | None = None
+    listener: socket.socket,
+    directory: Path,
+    credentials: Credentials | None,
+    threads: int | None = None,
+    xla_cache: Path | None = None,
 ) -> threading.Thread:
     """Start to accept wafers."""
     threads = limit_threads(threads)
@@ -132,27 +147,39 @@ def _start(
     # Synchronous dispatch: calls are short, and handing each to another thread costs a third of the rate.
     start_device(xla_cache, dispatches_async=False, on_cpu=True)
     accepting = threading.Thread(
-        target=_accept, args=(listener, directory, threads, ModelRegistry()), daemon=True
+        target=_accept, args=(listener, credentials, directory, threads, ModelRegistry()), daemon=True
     )
     accepting.start()
     return accepting
 
 
-def _accept(listener: socket.socket, directory: Path, threads: int, registry: ModelRegistry) -> None:
+def _accept(
+    listener: socket.socket,
+    credentials: Credentials | None,
+    directory: Path,
+    threads: int,
+    registry: ModelRegistry,
+) -> None:
     while True:
         sock, address = listener.accept()
         try:
-            connection = Connection(sock)
+            connection = accept(sock, credentials)
         except OSError:  # the peer has disconnected already
             sock.close()
             continue
-        log.info("wafer connected from %s", name_of(address))
-        arguments = (connection, directory, threads, registry)
+        arguments = (connection, name_of(address), directory, threads, registry)
         threading.Thread(target=_serve, args=arguments, daemon=True).start()
 
 
-def _serve(connection: Connection, directory: Path, threads: int, registry: ModelRegistry) -> None:
+def _serve(connection: Connection, peer: str, directory: Path, threads: int, registry: ModelRegistry) -> None:
     with connection:
+        try:
+            connection.handshake(_HANDSHAKE_S)
+            check_system_peer(connection)
+        except (ConnectionError, TlsError) as error:
+            log.warning("%s is no wafer: %s", peer, error)
+            return
+        log.info("wafer connected from %s", peer)
         WaferConnection(connection, directory, threads, registry).serve()
     log.info("the wafer has disconnected")
 

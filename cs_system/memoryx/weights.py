@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from cs_system.errors import CsSystemError, MemoryxError
+from cs_system.memoryx.config import MemoryxAddress
 from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,
@@ -35,8 +36,11 @@ from cs_system.memoryx.protocol import (
     split_views,
 )
 from cs_system.memoryx.store import SharedFiles, SharedModel, always_streamed
+from cs_system.security import client_credentials
 from cs_toolkit.layered_step import Shard
-from cs_toolkit.wire import Connection, connect
+from cs_toolkit.tls import CredentialsError
+from cs_toolkit.tls_connection import TlsError, connect
+from cs_toolkit.wire import Connection, name_of
 
 log = logging.getLogger("cs_system.server")
 
@@ -99,7 +103,7 @@ class WeightStream:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: MemoryxAddress,
         shard: Shard,
         on_failure: OnFailure,
         maps_files: bool = True,
@@ -291,14 +295,18 @@ def wait_for_item(arrived: queue.SimpleQueue[T | CsSystemError]) -> T:
     return found
 
 
-def connect_memoryx(address: tuple[str, int]) -> Connection:
+def connect_memoryx(address: MemoryxAddress) -> Connection:
     """Connect to MemoryX.
 
     Raises:
-        MemoryxError: nothing answers at the address.
+        MemoryxError: nothing answers at the address, or a certificate is not accepted.
     """
+    place = (address.host, address.port)
     try:
-        return connect(address, _CONNECT_TIMEOUT_S)
+        credentials = client_credentials() if address.encrypted else None
+        return connect(place, _CONNECT_TIMEOUT_S, credentials)
+    except (CredentialsError, TlsError) as error:
+        raise MemoryxError(f"MemoryX at {name_of(place)}: {error}") from error
     except OSError as error:
         raise MemoryxError(
             f"no MemoryX answers at {address[0]}:{address[1]}: {error.strerror or error}; check --memoryx, "

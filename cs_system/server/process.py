@@ -216,7 +216,7 @@ def _make_leader(options: ServerOptions) -> GroupLeader | None:
     name = advertised_host(options.host, options.system.advertise)
     if group.step_nodes > 1 and is_loopback(options.host):
         raise _unreachable("--host", options.host)
-    for memoryx, _ in options.system.memoryx.addresses:
+    for memoryx, _, _ in options.system.memoryx.addresses:
         if is_loopback(memoryx) and not is_loopback(name):
             raise _unreachable("--memoryx", memoryx)
     return GroupLeader(group, options.host, name)

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from cs_system.errors import (
     WaferLostError,
 )
 from cs_system.memoryx.client import ShardedReader
-from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
+from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig, MemoryxProcess, start_memoryx
 from cs_system.memoryx.layered import LayeredEngine
 from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
@@ -40,12 +41,15 @@ from cs_system.memoryx.protocol import (
     send_tensors,
 )
 from cs_system.messages import samples_per_step
+from cs_system.security import check_system_peer, client_credentials
 from cs_system.swarmx.health import HeartbeatMonitor, StragglerMonitor, WorkReport
 from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
 from cs_system.swarmx.protocol import LOST_S, WaferAssignment, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.step import CompiledStep
-from cs_toolkit.wire import Connection, is_proof, listen, name_of
+from cs_toolkit.tls import Credentials
+from cs_toolkit.tls_connection import TlsError, accept
+from cs_toolkit.wire import Connection, is_proof, listen, name_of, shut_down
 
 log = logging.getLogger("cs_system.server")
 
@@ -60,8 +64,8 @@ _EXIT_CODE_TIMEOUT_S = 0.5
 
 _ACCEPT_TIMEOUT_S = 0.2
 
-# A peer that connects and sends nothing holds up the others for this long.
-_TOKEN_TIMEOUT_S = 1.0
+# How long a peer may take to prove that it is a wafer.
+_TOKEN_TIMEOUT_S = 5.0
 
 Arrays = list[np.ndarray]
 
@@ -230,14 +234,15 @@ class GroupEngine(LayeredEngine):
             threading.Thread(
                 target=self._watch, args=(heartbeats, self._stragglers, stop), daemon=True
             ).start()
-            self._connections = accept_wafers(listener, token, self.wafers, heartbeats)
+            credentials = client_credentials() if hosts.encrypted else None
+            self._connections = accept_wafers(listener, token, self.wafers, heartbeats, credentials)
         with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
             # Reserves a free port, which only the first wafer's coordinator can share.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             holder.bind((hosts.listen, 0))
             self._assign(host_port(hosts.address, holder.getsockname()[1]), addresses, token)
 
-    def _assign(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
+    def _assign(self, coordinator: str, memoryx: tuple[MemoryxAddress, ...], token: str) -> None:
         """Send the wafers their assignments, and wait until they are ready."""
         assert self._heartbeats is not None
         assert self._stragglers is not None
@@ -358,7 +363,11 @@ def _has_aborted(wafer: Wafer) -> bool:
 
 
 def accept_wafers(
-    listener: socket.socket, token: str, wafers: Sequence[Wafer], heartbeats: HeartbeatMonitor
+    listener: socket.socket,
+    token: str,
+    wafers: Sequence[Wafer],
+    heartbeats: HeartbeatMonitor,
+    credentials: Credentials | None = None,
 ) -> list[Connection]:
     """Accept the connections of all wafers, and return them in the order of their ranks.
 
@@ -367,12 +376,17 @@ def accept_wafers(
         token: Their secret.
         wafers: The wafers that have been started.
         heartbeats: Records wafers that have connected.
+        credentials: For TLS; None: without TLS.
 
     Raises:
         WaferLostError: one has ended, or does not connect.
     """
     connected: dict[int, Connection] = {}
-    listener.settimeout(_ACCEPT_TIMEOUT_S)
+    arrived: queue.SimpleQueue[tuple[int, Connection]] = queue.SimpleQueue()
+    # A thread for each connection: a peer that sends nothing must not hold up the wafers.
+    arguments = (listener, token, arrived, credentials)
+    accepting = threading.Thread(target=_accept_wafers, args=arguments, daemon=True)
+    accepting.start()
     try:
         while len(connected) < len(wafers):
             for rank, wafer in enumerate(wafers):
@@ -382,25 +396,73 @@ def accept_wafers(
                     heartbeats.record(rank)  # nobody reads its heartbeats before all have connected
             if (overdue := heartbeats.overdue()) is not None:
                 raise WaferLostError.silent(overdue[0], len(wafers), overdue[1])
-            try:
-                sock, address = listener.accept()
-            except TimeoutError:
-                continue
-            try:
-                connection = Connection(sock)
-                joined = _receive_rank(connection, token)
-            except (OSError, MemoryxError) as error:
-                log.warning("%s is not a wafer of the group: %s", name_of(address), error)
-                joined = None
-            if joined is None or joined in connected or joined >= len(wafers):
-                sock.close()
-            else:
-                connected[joined] = connection
+            with suppress(queue.Empty):
+                rank, connection = arrived.get(timeout=_ACCEPT_TIMEOUT_S)
+                if rank in connected or rank >= len(wafers):
+                    connection.close()
+                else:
+                    connected[rank] = connection
     except BaseException:
         for connection in connected.values():
             connection.close()
         raise
+    finally:
+        shut_down(listener)  # ends the thread that accepts
+        accepting.join()
+        while not arrived.empty():  # a peer beyond the wafers of the group
+            arrived.get()[1].close()
     return [connected[rank] for rank in range(len(wafers))]
+
+
+def _accept_wafers(
+    listener: socket.socket,
+    token: str,
+    arrived: queue.SimpleQueue[tuple[int, Connection]],
+    credentials: Credentials | None,
+) -> None:
+    free = threading.Semaphore(_MAX_UNAUTHENTICATED_PEERS)
+    while True:
+        try:
+            sock, address = listener.accept()
+        except OSError:  # shut down
+            return
+        if not free.acquire(blocking=False):
+            sock.close()
+            continue
+
+        def admit(sock: socket.socket = sock, peer: str = name_of(address)) -> None:
+            try:
+                _admit_wafer(sock, peer, token, arrived, credentials)
+            finally:
+                free.release()
+
+        threading.Thread(target=admit, daemon=True).start()
+
+
+def _admit_wafer(
+    sock: socket.socket,
+    peer: str,
+    token: str,
+    arrived: queue.SimpleQueue[tuple[int, Connection]],
+    credentials: Credentials | None,
+) -> None:
+    try:
+        connection = accept(sock, credentials)
+    except OSError:  # the peer has disconnected already
+        sock.close()
+        return
+    try:
+        connection.handshake(_TOKEN_TIMEOUT_S)
+        check_system_peer(connection)
+        rank = _receive_rank(connection, token)
+    except (OSError, MemoryxError, TlsError) as error:
+        log.warning("%s is not a wafer of the group: %s", peer, error)
+        connection.close()
+        return
+    if rank is None:
+        connection.close()
+    else:
+        arrived.put((rank, connection))
 
 
 def _receive_rank(connection: Connection, token: str) -> int | None:

@@ -54,21 +54,23 @@ class RunHosts:
         listen: Address of this machine to listen on.
         address: The address under which all hosts reach it.
         members: The other hosts, with a wafer each; none: all wafers are on this machine.
+        encrypted: Wafers connect with TLS.
     """
 
     listen: str = _LOOPBACK
     address: str = _LOOPBACK
     members: Sequence[Member] = ()
+    encrypted: bool = False
 
     def start(self, port: int, token: str, count: int) -> Iterator[Wafer]:
         """Start `count` wafers, in the order of their ranks; they connect to `port`."""
         leader = self.address, port
-        yield WaferProcess(leader, token, 0)
+        yield WaferProcess(leader, token, 0, self.encrypted)
         for rank in range(1, count):
             if self.members:
                 yield self.members[rank - 1].start(port, token, rank)
             else:
-                yield WaferProcess(leader, token, rank)
+                yield WaferProcess(leader, token, rank, self.encrypted)
 
 
 class HostPool(Protocol):
@@ -98,6 +100,7 @@ class WaferProcess(ChildProcess):
         leader: Host and port where the CS system waits for its wafers.
         token: Secret of the run.
         rank: Rank of the wafer in its group.
+        encrypted: It connects with TLS.
 
     Attributes:
         host: Empty: it is on this machine.
@@ -105,14 +108,15 @@ class WaferProcess(ChildProcess):
 
     host = ""
 
-    def __init__(self, leader: tuple[str, int], token: str, rank: int) -> None:
-        super().__init__(f"cs_wafer_{rank}", run_wafer, [*leader, token, rank])
+    def __init__(self, leader: tuple[str, int], token: str, rank: int, encrypted: bool = False) -> None:
+        super().__init__(f"cs_wafer_{rank}", run_wafer, [*leader, token, rank, encrypted])
 
 
-def run_wafer(host: str, port: int, token: str, rank: int) -> int:
+def run_wafer(host: str, port: int, token: str, rank: int, encrypted: bool) -> int:
     """Run a wafer in the process of a `WaferProcess`; return its exit code."""
     from cs_system.engine.machine import limit_threads
+    from cs_system.security import client_credentials
     from cs_system.swarmx.member import serve
 
     limit_threads(None)
-    return serve((host, port), token, rank)
+    return serve((host, port), token, rank, client_credentials() if encrypted else None)

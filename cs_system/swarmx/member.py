@@ -40,7 +40,8 @@ from cs_system.memoryx.protocol import (
 from cs_system.swarmx.health import WorkReport
 from cs_system.swarmx.protocol import LOST_S, WaferAssignment, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
-from cs_toolkit.wire import connect
+from cs_toolkit.tls import Credentials
+from cs_toolkit.tls_connection import connect
 
 _MAX_EXECUTABLE_BYTES = 2 << 30
 _AXIS = "csx"
@@ -57,15 +58,16 @@ _jax: Any = import_module("jaxlib._jax")
 _make_gloo: Callable[..., Any] = _jax.make_gloo_tcp_collectives
 
 
-def serve(address: tuple[str, int], token: str, rank: int) -> int:
+def serve(address: tuple[str, int], token: str, rank: int, credentials: Credentials | None = None) -> int:
     """Serve a CS system until it disconnects; return the exit code.
 
     Args:
         address: Host and port where the system waits for its wafers.
         token: Secret of the run.
         rank: Rank of this wafer in its group.
+        credentials: For TLS with the system; None: without TLS.
     """
-    with connect(address) as connection:
+    with connect(address, credentials=credentials) as connection:
         connection.break_when_lost(LOST_S)
         sender = FrameSender(connection)
         sender.send(FrameType.JOIN, rank, token.encode())

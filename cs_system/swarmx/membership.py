@@ -15,11 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cs_system.address import is_loopback
 from cs_system.errors import BadOptionError, GroupError, PortInUseError
+from cs_system.security import check_system_peer, client_credentials, internal_credentials
 from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader
 from cs_toolkit.files import replace_file
-from cs_toolkit.wire import Connection, connect, listen, name_of, shut_down
+from cs_toolkit.tls import CERTS_VARIABLE, Credentials, CredentialsError
+from cs_toolkit.tls_connection import TlsError, accept, connect
+from cs_toolkit.wire import listen, name_of, shut_down
 
 log = logging.getLogger("cs_system.server")
 
@@ -59,11 +63,13 @@ class GroupFile:
     Attributes:
         host, port: Where the leader waits for the others.
         token: Secret of the group: a process that knows it may join, and is obeyed.
+        encrypted: The leader uses TLS.
     """
 
     host: str
     port: int
     token: str
+    encrypted: bool = False
 
     def write(self, file: Path) -> None:
         """Write the file, readable by the user only.
@@ -90,7 +96,8 @@ class GroupFile:
         text = file.read_text()
         try:
             fields = json.loads(text)
-            return cls(str(fields["host"]), int(fields["port"]), str(fields["token"]))
+            host, port, token = str(fields["host"]), int(fields["port"]), str(fields["token"])
+            return cls(host, port, token, fields["encrypted"] is True)
         except (ValueError, KeyError, TypeError) as error:
             raise GroupError(f"{file}: this is not the file of a group of CS systems") from error
 
@@ -139,6 +146,7 @@ class GroupLeader:
     def __init__(self, config: GroupConfig, host: str, name: str) -> None:
         self._config, self._host = config, host
         self._token = secrets.token_hex(32)
+        self._credentials = internal_credentials(host)
         self._changed = threading.Condition()
         self._members: list[_RemoteMember] = []
         try:
@@ -146,11 +154,18 @@ class GroupLeader:
         except OSError as error:
             raise PortInUseError.at(host, 0, "--host", error.strerror or str(error)) from error
         try:
-            GroupFile(name, self._listener.getsockname()[1], self._token).write(config.file)
+            port, encrypted = self._listener.getsockname()[1], self._credentials is not None
+            GroupFile(name, port, self._token, encrypted).write(config.file)
         except BaseException:
             self._listener.close()
             raise
         threading.Thread(target=self._accept, daemon=True).start()
+        if not is_loopback(host):
+            # JAX has no option for it: gloo and the coordination service use plain TCP.
+            log.warning(
+                "the sums over the systems of the group are not encrypted%s: use a private network for them",
+                "" if self._credentials is None else ", unlike all other connections",
+            )
         log.info("waiting for %d more CS systems of the group: %s", config.count - 1, config.file)
 
     @property
@@ -174,7 +189,8 @@ class GroupLeader:
                 raise self.missing(count)
             members = sorted(self._members, key=lambda member: member.number)[: count - 1]
         # This machine may have several addresses: take the one that a member has used.
-        return RunHosts(self._host, members[0].channel.own_host, members)
+        own_host = members[0].channel.own_host
+        return RunHosts(self._host, own_host, members, self._credentials is not None)
 
     def close(self) -> None:
         """Dismiss the members, and remove the file."""
@@ -199,11 +215,18 @@ class GroupLeader:
 
     def _serve_member(self, sock: socket.socket, address: str) -> None:
         try:
-            channel = Channel(Connection(sock))
-            host, number = admit_member(channel, self._token)
-        except OSError as error:
-            log.warning("%s is not a member of the group: %s", address, error)
+            connection = accept(sock, self._credentials)
+        except OSError:  # the peer has disconnected already
             sock.close()
+            return
+        try:
+            connection.handshake(HANDSHAKE_S)
+            check_system_peer(connection)
+            channel = Channel(connection)
+            host, number = admit_member(channel, self._token)
+        except (OSError, TlsError) as error:
+            log.warning("%s is not a member of the group: %s", address, error)
+            connection.close()
             return
         member = _RemoteMember(channel, host, number)
         with self._changed:
@@ -309,10 +332,11 @@ def run_member(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -
         signal.signal(each, stop)
     wafer = _CurrentWafer()
     try:
-        channel, leader = join_group(file, number, timeout_s)
+        channel, group = join_group(file, number, timeout_s)
+        leader = group.host
         log.info("a member of the group of CS systems that %s leads", leader)
         try:
-            _follow(channel, leader, wafer)
+            _follow(channel, group, wafer)
         except ConnectionError as error:
             raise GroupError(
                 f"the CS system at {leader}, which leads the group, has gone: {error}; start it again, and "
@@ -329,24 +353,27 @@ def run_member(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -
     return 0
 
 
-def join_group(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]:
-    """Connect to the leader; return the channel and the leader's host.
+def join_group(file: Path, number: int, timeout_s: float) -> tuple[Channel, GroupFile]:
+    """Connect to the leader; return the channel and the content of the group's file.
 
     Raises:
-        GroupError: there is no leader in time, or it refuses this host.
+        GroupError: there is no leader in time, it refuses this host, or a certificate is not accepted.
     """
     # The file is read in every attempt, because a requeued job may have left an old one with the same name.
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             group = GroupFile.read(file)
-            channel = Channel(connect((group.host, group.port), HANDSHAKE_S))
+            credentials = _member_credentials(group)
+            channel = Channel(connect((group.host, group.port), HANDSHAKE_S, credentials))
             try:
                 join_leader(channel, group.token, socket.gethostname(), number)
             except BaseException:
                 channel.close()
                 raise
-            return channel, group.host
+            return channel, group
+        except TlsError as error:
+            raise GroupError(f"the leader of the group, {group.host}: {error}") from None
         except OSError as error:
             problem = f"{file}: {error.strerror or error}"
         if time.monotonic() > deadline:
@@ -357,13 +384,34 @@ def join_group(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]
         time.sleep(_POLL_S)
 
 
-def _follow(channel: Channel, leader: str, wafer: _CurrentWafer) -> None:
+def _member_credentials(group: GroupFile) -> Credentials | None:
+    """Return the credentials of a member; None if the leader uses no TLS.
+
+    Raises:
+        GroupError: there are none.
+    """
+    if not group.encrypted:
+        return None
+    try:
+        credentials = client_credentials()
+    except CredentialsError as error:
+        raise GroupError(str(error)) from None
+    if credentials is None:
+        raise GroupError(
+            f"the CS system at {group.host}, which leads the group, uses TLS: expected the certificate of "
+            f"this system (--certs=DIR or {CERTS_VARIABLE})"
+        )
+    return credentials
+
+
+def _follow(channel: Channel, group: GroupFile, wafer: _CurrentWafer) -> None:
     """Follow the leader's messages until it ends; raises ConnectionError if it is lost."""
     while True:
         message = channel.receive()
         if message["kind"] == "start":
             token = message["token"]
-            process = wafer.start((leader, message["port"]), token, message["rank"])
+            leader = (group.host, message["port"])
+            process = wafer.start(leader, token, message["rank"], group.encrypted)
             threading.Thread(target=_report, args=(process, channel, token), daemon=True).start()
         elif message["kind"] == "end":
             wafer.end()
@@ -384,9 +432,9 @@ class _CurrentWafer:
     def __init__(self) -> None:
         self._process: WaferProcess | None = None
 
-    def start(self, leader: tuple[str, int], token: str, rank: int) -> WaferProcess:
+    def start(self, leader: tuple[str, int], token: str, rank: int, encrypted: bool) -> WaferProcess:
         self.end(0.0)
-        self._process = WaferProcess(leader, token, rank)
+        self._process = WaferProcess(leader, token, rank, encrypted)
         return self._process
 
     def end(self, timeout_s: float = 5.0) -> None:

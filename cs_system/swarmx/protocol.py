@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from cs_system.errors import GroupError
+from cs_system.memoryx.config import MemoryxAddress
 from cs_system.messages import step_from_wire, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit import __version__ as TOOLKIT_VERSION
@@ -163,7 +164,7 @@ class WaferAssignment:
     rank: int
     count: int
     coordinator: str
-    memoryx: tuple[tuple[str, int], ...]
+    memoryx: tuple[MemoryxAddress, ...]
     token: str
 
     def to_bytes(self, step: CompiledStep) -> bytes:
@@ -177,7 +178,7 @@ class WaferAssignment:
         """Decode an assignment and its step."""
         end = 4 + int.from_bytes(data[:4], "little")
         fields = json.loads(data[4:end])
-        order = cls(**{**fields, "memoryx": tuple((host, port) for host, port in fields["memoryx"])})
+        order = cls(**{**fields, "memoryx": tuple(MemoryxAddress(*each) for each in fields["memoryx"])})
         return order, step_from_wire(pb.ArtifactOffer.FromString(data[end:]))
 
 

@@ -126,7 +126,7 @@ def test_jobs_leave_nothing(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_SHM, prefix="memoryx-")))
         flags, pids = [f"--memoryx-dir={directory}", "--num-csx=2"], []
         if serves_memoryx:
-            memoryx, (host, port) = stack.enter_context(running_memoryx(directory))
+            memoryx, (host, port, _) = stack.enter_context(running_memoryx(directory))
             flags.append(f"--memoryx={host}:{port}")
             pids.append(memoryx.pid)
         system = stack.enter_context(running_system(tmp_path, flags))

@@ -18,7 +18,7 @@ from cgc.cirh.interface import step_interface
 from cgc.layers.streamed import streamed_step
 from cgc.lowering.interpret import export_step
 from cgc.passes.pipeline import run_pipeline
-from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
+from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig, parse_memoryx_address
 from cs_system.memoryx.engine import StreamedEngine
 from cs_toolkit.layered_step import Schedule
 from cs_toolkit.step import CompiledStep, Executable
@@ -88,7 +88,7 @@ def wide_network() -> Streamed:
 
 
 @contextmanager
-def running_memoryx(directory: Path) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
+def running_memoryx(directory: Path) -> Iterator[tuple[subprocess.Popen[str], MemoryxAddress]]:
     """A process of MemoryX, and where it listens."""
     command = [sys.executable, "-m", "cs_system", "memoryx", "serve", "--port=0"]
     process = subprocess.Popen([*command, f"--memoryx-dir={directory}"], stderr=subprocess.PIPE, text=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cs_system.errors import BadOptionError, MemoryxError
-from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
+from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig, parse_memoryx_addresses
 from cs_system.memoryx.engine import StreamedEngine
 from cs_system.swarmx.group import GroupEngine
 from cs_toolkit.layered_step import is_small, shards, traffic
@@ -105,7 +105,9 @@ def test_layers_are_shared_out(stack: Streamed) -> None:
 
 def test_a_program_may_ask_for_fewer() -> None:
     addresses = parse_memoryx_addresses("a:1,b:2,[::1]:3")
-    assert addresses == (("a", 1), ("b", 2), ("::1", 3))
+    assert addresses == (("a", 1, False), ("b", 2, False), ("::1", 3, False))
+    encrypted = parse_memoryx_addresses("a:1,127.0.0.1:2,[::1]:3", uses_tls=True)
+    assert [address.encrypted for address in encrypted] == [True, False, False]
     assert MemoryxConfig(addresses).limit_servers(2).addresses == addresses[:2]
     assert MemoryxConfig(addresses).limit_servers(None).addresses == addresses
     assert [MemoryxConfig(servers=4).limit_servers(limit).servers for limit in (None, 2, 9)] == [4, 2, 4]
@@ -116,7 +118,7 @@ def test_a_program_may_ask_for_fewer() -> None:
 
 
 def test_all_must_answer(stack: Streamed, three: tuple[tuple[str, int], ...]) -> None:
-    engine = stack.engine(MemoryxConfig((three[0], ("127.0.0.1", 9))))
+    engine = stack.engine(MemoryxConfig((three[0], MemoryxAddress("127.0.0.1", 9))))
     with pytest.raises(MemoryxError, match=r"no MemoryX answers at 127\.0\.0\.1:9"):
         engine.program()
     np.testing.assert_array_equal(engine.missing_state, list(stack.state))

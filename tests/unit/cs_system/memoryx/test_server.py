@@ -105,7 +105,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     [("10.0.0.5:9002", ("10.0.0.5", 9002)), ("[::1]:80", ("::1", 80)), ("node:1", ("node", 1))],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    assert parse_memoryx_address(text) == address
+    assert parse_memoryx_address(text)[:2] == address
 
 
 @pytest.mark.parametrize("text", ["node", ":9002", "node:", "node:x", "node:0", "node:65536"])
@@ -116,7 +116,7 @@ def test_malformed_addresses(text: str) -> None:
 
 def test_a_process_serves_models_in_sequence(stack: Streamed, tmp_path: Path) -> None:
     with running_memoryx(tmp_path) as (process, address):
-        with socket.create_connection(address) as stranger:
+        with socket.create_connection(address[:2]) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: memoryx\r\n\r\n")
             assert b"not a CSMX stream" in stranger.recv(4096)
         states = []

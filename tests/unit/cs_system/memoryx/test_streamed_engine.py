@@ -16,7 +16,7 @@ import pytest
 from cgc.layers.pieces import PIECE_ELEMENTS
 from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
 from cs_system.memoryx import weights
-from cs_system.memoryx.config import MemoryxConfig
+from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig
 from cs_system.memoryx.engine import StreamedEngine
 
 from .streamed_steps import Streamed, wide_network
@@ -202,7 +202,7 @@ def test_nothing_is_left_of_memoryx(own: StreamedEngine, stack: Streamed, tmp_pa
 
 
 def test_no_memoryx_at_the_address(stack: Streamed, tmp_path: Path) -> None:
-    engine = stack.engine(MemoryxConfig((("127.0.0.1", 9),), tmp_path))
+    engine = stack.engine(MemoryxConfig((MemoryxAddress("127.0.0.1", 9),), tmp_path))
     with pytest.raises(
         MemoryxError, match=r"no MemoryX answers at 127\.0\.0\.1:9: .*cs_system memoryx serve"
     ):

@@ -371,7 +371,8 @@ class Run:
                     chunks=self._chunks,
                     reconnect_s=self._limits.reconnect_s,
                     liveness_s=self._limits.peer_timeout_s,
-                )
+                ),
+                self._spans,
             )
         except streaming_errors.StreamingError as error:
             raise InputRefusedError(f"the input cannot be opened: {error}") from error

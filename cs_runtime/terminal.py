@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from cs_toolkit.wait_lines import FIRST_LINE_S, WaitLines
+
 # The toolkit's loggers report progress at INFO; those of other libraries stay at WARNING.
 PACKAGES = ("cgc", "cs_system", "cs_runtime", "cs_stream")
 FORMAT = "%(asctime)s %(levelname)s: %(message)s"
@@ -38,42 +40,43 @@ def configure_logging(front_end: str) -> None:
 
 log = logging.getLogger("cs_runtime")
 
-LINE_EVERY_S = 10.0
-# The CS system reports every 2 s why it waits, so that a stalled run is explained within 10 s.
-FIRST_LINE_S = 7.0
+_CHECK_EVERY_S = 10.0
 
 
 class WaitLog:
-    """Logs what a blocked task is waiting for: first after 7 s, then every 10 s.
+    """Logs what a blocked task is waiting for: after 7 s, when the reason changes, and then ever more rarely.
 
     Args:
         log_first: Log the first message immediately.
     """
 
+    # The CS system reports every 2 s why it waits, so that a stalled run is explained within 10 s.
     def __init__(self, *, log_first: bool = False) -> None:
-        self._next_s = 0.0 if log_first else time.monotonic() + FIRST_LINE_S
+        self._lines = WaitLines(time.monotonic(), 0.0 if log_first else FIRST_LINE_S)
 
     def __call__(self, text: str) -> bool:
         """Log `text` if a line is due, and return True if it was."""
-        due = time.monotonic() >= self._next_s
+        due = self._lines.is_due(text, time.monotonic())
         if due:
             log.info("%s", text)
-            self._next_s = time.monotonic() + LINE_EVERY_S
         return due
 
     def reset(self) -> None:
-        """Restart the timer for the next wait."""
-        self._next_s = time.monotonic() + FIRST_LINE_S
+        """Begin the next wait."""
+        self._lines.restart(time.monotonic())
 
 
 @contextmanager
 def log_while_blocked(what: str, doing: str = "waiting for the CS system to") -> Iterator[None]:
-    """While the body blocks, log `waiting for the CS system to {what}, for N s` every 10 s."""
+    """While the body blocks, log `waiting for the CS system to {what}, for N s`, ever more rarely."""
     ended, start_s = threading.Event(), time.monotonic()
+    wait_lines = WaitLines(start_s)
 
     def log_lines() -> None:
-        while not ended.wait(LINE_EVERY_S):
-            log.info("%s %s, for %.0f s", doing, what, time.monotonic() - start_s)
+        while not ended.wait(_CHECK_EVERY_S):
+            text = f"{doing} {what}, for {time.monotonic() - start_s:.0f} s"
+            if wait_lines.is_due(text, time.monotonic()):
+                log.info("%s", text)
 
     thread = threading.Thread(target=log_lines, name="wait-log", daemon=True)
     thread.start()

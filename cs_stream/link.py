@@ -4,6 +4,7 @@ A single thread, the link's own, receives. Any thread may queue frames and flush
 """
 
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -21,8 +22,11 @@ from cs_stream.protocol import (
     ServerEvent,
     ServerState,
 )
+from cs_toolkit.liveness import SilenceTimer
 from cs_toolkit.spans import SpanRing
 from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
+
+_log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 1 << 16
 _LINGER_S = 2.0
@@ -53,6 +57,7 @@ class ServerLink:
         # Serializes sending, shutting down and closing, none of which blocks.
         self._socket_lock = threading.RLock()
         self._thread: threading.Thread | None = None
+        self._silence: SilenceTimer | None = None
         self._is_closed = False
         self._spans: SpanRing | None = None
         self._track = ""
@@ -122,6 +127,7 @@ class ServerLink:
         match want:
             case ReadControl(size_bytes):
                 count = self._connection.receive_some(self._scratch[:size_bytes], deadline_s)
+                self._record_life()
                 with self._core_lock:
                     # If the run has ended in the meantime, the state machine is closed and ignores the bytes.
                     return [] if self.is_over else self._core.receive_data(self._scratch[:count])
@@ -137,10 +143,30 @@ class ServerLink:
             case None:
                 return []
 
+    def _check_silence(self) -> None:
+        """Log the silence of the worker; raises PeerSilentError if it has been silent for too long."""
+        assert self._silence is not None
+        now_s = time.monotonic()
+        if self._connection.silence_s() < self._silence.check_every_s:  # part of a payload has come
+            self._record_life()
+        elif self._silence.check(now_s) and not self._silence.is_over:
+            _log.warning(
+                "worker %d at %s has not answered for %.0f s; its connection counts as lost after %g s",
+                *(self.worker, self.peer, self._silence.silence_s, self._silence.timeout_s),
+            )
+        if self._silence.is_over:
+            raise PeerSilentError(f"it has not answered for {self._silence.silence_s:.0f} s")
+
+    def _record_life(self) -> None:
+        silence_s = None if self._silence is None else self._silence.heard(time.monotonic())
+        if silence_s is not None:
+            _log.info("worker %d at %s answers again after %.0f s", self.worker, self.peer, silence_s)
+
     def drain_and_close(self) -> None:
         """Send queued bytes, read the peer's last bytes for a while, and close."""
         # Closing with unread bytes would reset the connection, and the peer could lose the ERR or BYE frame.
         self.idle.set()
+        self._connection.on_timeout = None
         self.flush()
         with self._socket_lock:
             self._connection.shut_down(socket.SHUT_WR)
@@ -174,7 +200,9 @@ class ServerLink:
 
     def accept(self, welcome: Welcome, payload_bytes: int, window: int) -> None:
         """Queue WELCOME, after which the peer may send batches. Arguments as of `ServerConnection.accept`."""
-        self._connection.limit_receive(welcome.liveness_s)
+        silence = self._silence = SilenceTimer(welcome.liveness_s, time.monotonic())
+        self._connection.on_timeout = self._check_silence
+        self._connection.limit_receive(silence.check_every_s)
         with self._core_lock:
             self._core.accept(welcome, self.worker, self.generation, payload_bytes, window)
 

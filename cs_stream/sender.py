@@ -27,6 +27,7 @@ from cs_stream.session import Session, SessionEnd, SessionOverError, StoppedHere
 from cs_toolkit.spans import SPANS
 from cs_toolkit.tls import Credentials
 from cs_toolkit.tls_connection import TlsError, connect
+from cs_toolkit.wait_lines import WaitLines
 from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError, name_of, new_nonce
 
 __all__ = ["SendSummary", "Sender", "WorkerIdentity"]
@@ -37,7 +38,6 @@ _log = logging.getLogger(__name__)
 STOPPED_HERE = "stopped by this process"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-_LINE_EVERY_S = 10.0
 _TRACK = "batches"
 # How many connections in sequence may end with damaged bytes before a batch has arrived.
 _MAX_DAMAGED = 5
@@ -204,20 +204,17 @@ class Sender:
 
     def _connect(self, timeout_s: float) -> Session | None:
         """Return a session for `_serve` to examine; None when stopped by this process."""
-        start_s = line_s = time.monotonic()
+        start_s = time.monotonic()
+        lines = WaitLines(start_s)
         deadline_s = start_s + timeout_s
         while not self._stopped.is_set():
             session, problem = self._try_connect(deadline_s - time.monotonic())
             if session is not None:
                 return session
-            if time.monotonic() - line_s >= _LINE_EVERY_S:
-                line_s = time.monotonic()
-                _log.info(
-                    "waiting for data port %s (%s), for %.0f s",
-                    name_of(self._address),
-                    problem,
-                    line_s - start_s,
-                )
+            now_s = time.monotonic()
+            line = f"waiting for data port {name_of(self._address)} ({problem}), for {now_s - start_s:.0f} s"
+            if lines.is_due(line, now_s):
+                _log.info("%s", line)
             if time.monotonic() + self._pause_s >= deadline_s:
                 raise ConnectError(
                     f"data port {name_of(self._address)}: no run took worker {self._identity.worker} of job "

@@ -15,15 +15,19 @@ from collections.abc import Sequence
 
 from cs_stream.messages import Failure, Hello, Welcome
 from cs_stream.protocol import ErrorReceived, RunEnded, Welcomed, WorkerConnection, WorkerState
+from cs_toolkit.liveness import SilenceTimer
+from cs_toolkit.wait_lines import WaitLines
 from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
 
 _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 1 << 16
-# Pings in a liveness time: two may be delayed by the scheduler of a busy machine.
-_PINGS_PER_LIVENESS = 4
-# How often a waiting worker logs it.
-_LINE_EVERY_S = 10.0
+# Interval of pings, at most; and their number in a liveness time, at least.
+_PING_EVERY_S, _PINGS_PER_LIVENESS = 5.0, 6
+# The kernel's time of the last data has milliseconds.
+_CLOCK_TICK_S = 0.005
+# When a waiting worker logs it first, and how often it considers that.
+_FIRST_LINE_S, _WAKE_EVERY_S = 10.0, 10.0
 # How long to wait for the system's last frame, after a broken send or a failed input.
 _REST_TIMEOUT_S = 2.0
 
@@ -58,7 +62,8 @@ class Session:
         self._welcome: Welcome | None = None
         self._liveness_s = 0.0
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
-        self._last_sent_s = self._last_heard_s = time.monotonic()
+        self._last_sent_s = self._arrived_at_s = time.monotonic()
+        self._wait_lines = WaitLines(time.monotonic(), _FIRST_LINE_S)
         # Guards the state machine and `end`.
         self._lock = threading.Lock()
         # Held while bytes are received, and until their events are applied.
@@ -85,8 +90,7 @@ class Session:
             self._receive_events(remaining_s)
             self._flush()
         self._liveness_s = self._welcome.liveness_s
-        receive_s = min(self._liveness_s / _PINGS_PER_LIVENESS, _LINE_EVERY_S)
-        self._limit_time(self._liveness_s, receive_s)
+        self._limit_time(self._liveness_s, _WAKE_EVERY_S)
         self._watcher.start()
         return self._welcome
 
@@ -108,10 +112,11 @@ class Session:
         """
         if self._core.credit > 0:
             return 0.0
-        start_s = line_s = time.monotonic()
+        start_s = time.monotonic()
+        self._wait_lines.restart(start_s)
         while self._core.credit < 1:
-            self._receive_or_time_out()
-            line_s = self._log_wait(start_s, line_s, f"it takes batch {self.next_seq} of this worker")
+            self._receive_events()
+            self._log_wait(start_s, "it takes the next batch of this worker")
         return time.monotonic() - start_s
 
     def batch_header(self, fields: Sequence[memoryview], size_bytes: int) -> bytes:
@@ -151,10 +156,11 @@ class Session:
         with self._lock:
             self._core.end_of_input()
         self._flush()
-        start_s = line_s = time.monotonic()
+        start_s = time.monotonic()
+        self._wait_lines.restart(start_s)
         while True:
-            self._receive_or_time_out()
-            line_s = self._log_wait(start_s, line_s, "the run ends: this worker's input is all sent")
+            self._receive_events()
+            self._log_wait(start_s, "the run ends: this worker's input is all sent")
 
     def fail_input(self, failure: Failure) -> None:
         """Report to the system that the input failed, and give it a moment to read that."""
@@ -212,7 +218,6 @@ class Session:
 
     def _receive(self) -> None:
         count = self._connection.receive_some(self._buffer)
-        self._last_heard_s = time.monotonic()
         with self._lock:
             events = self._core.receive_data(self._buffer[:count])
         for event in events:
@@ -257,34 +262,47 @@ class Session:
             raise SessionOverError from None
         self._last_sent_s = time.monotonic()
 
-    def _receive_or_time_out(self) -> None:
-        """Receive available bytes; end the session if nothing has come for the liveness time."""
-        self._receive_events()
-        silence_s = time.monotonic() - self._last_heard_s
-        if silence_s > self._liveness_s:
-            self._finish(PeerSilentError(f"the CS system was not heard for {silence_s:.1f} s"))
-
-    def _log_wait(self, start_s: float, line_s: float, until: str) -> float:
-        """Log that the worker is waiting, ten seconds after the last line; return the time of that line."""
+    def _log_wait(self, start_s: float, until: str) -> None:
+        """Log that the worker is waiting, if a line is due."""
         now_s = time.monotonic()
+        text = f"waiting for the CS system until {until}, for {now_s - start_s:.0f} s"
         # The receive may return a moment early.
-        if now_s - line_s < _LINE_EVERY_S - 0.1:
-            return line_s
-        _log.info("waiting for the CS system until %s, for %.0f s", until, now_s - start_s)
-        return now_s
+        if self._wait_lines.is_due(text, now_s + 0.1):
+            _log.info("%s", text)
 
     # -- the second thread -------------------------------------------------------------------------------
+
+    def _check_silence(self, silence: SilenceTimer) -> None:
+        """Log the silence of the system, which answers pings; end the session when it counts as lost."""
+        # By the kernel's clock, since nobody receives while the input function runs.
+        now_s = time.monotonic()
+        arrived_at_s = now_s - self._connection.silence_s()
+        if arrived_at_s > self._arrived_at_s + _CLOCK_TICK_S:
+            self._arrived_at_s = arrived_at_s
+            silent_s = silence.heard(now_s)
+            if silent_s is not None:
+                _log.info("the CS system answers this worker again after %.0f s", silent_s)
+        elif silence.check(now_s) and not silence.is_over:
+            _log.warning(
+                "the CS system has not answered this worker for %.0f s; its connection counts as lost after "
+                "%g s",
+                *(silence.silence_s, silence.timeout_s),
+            )
+        if silence.is_over:
+            self._finish(PeerSilentError(f"the CS system has not answered for {silence.silence_s:.0f} s"))
 
     def _watch(self) -> None:
         poller = select.poll()
         # Credit does not wake this thread, the end of the stream does.
         poller.register(self._connection, select.POLLRDHUP)
-        interval_s = self._liveness_s / _PINGS_PER_LIVENESS
+        interval_s = min(_PING_EVERY_S, self._liveness_s / _PINGS_PER_LIVENESS)
+        silence = SilenceTimer(self._liveness_s, time.monotonic())
         with contextlib.suppress(SessionOverError):
             while self.end is None:
-                if poller.poll(1000 * interval_s):
+                if poller.poll(1000 * silence.check_every_s):
                     self._receive_rest(PeerGoneError("the connection was closed"))
                     continue
+                self._check_silence(silence)
                 quiet_s = time.monotonic() - self._last_sent_s
                 # Bytes that are being sent right now serve as a ping.
                 if quiet_s >= interval_s and self._sending.acquire(blocking=False):

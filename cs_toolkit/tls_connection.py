@@ -137,7 +137,7 @@ class TlsConnection(Connection):
         while True:
             limit_s = self._receive_s if deadline_s is None else deadline_s - time.monotonic()
             if limit_s is not None and limit_s <= 0:
-                raise PeerSilentError("nothing was heard within the time limit")
+                raise PeerSilentError("the peer was not heard within the time limit")
             try:
                 with self._lock:
                     count = self._tls.recv_into(buffer)
@@ -219,7 +219,7 @@ class TlsConnection(Connection):
         poller = select.poll()
         poller.register(self._tls, events)
         if not poller.poll(None if limit_s is None else max(0.0, limit_s) * 1000):
-            raise PeerSilentError(f"the peer {silence}")
+            self._time_out(silence)
 
 
 def _parts(buffers: Sequence[Buffer]) -> Iterator[Buffer]:

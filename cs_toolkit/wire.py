@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -62,6 +62,10 @@ class Connection:
     Args:
         sock: The socket, which this object owns.
 
+    Attributes:
+        on_timeout: Called when a time limit has passed, instead of raising PeerSilentError; the call then
+            waits for as long again unless this function raises.
+
     Raises:
         OSError: the peer has disconnected already.
     """
@@ -71,6 +75,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self.on_timeout: Callable[[], None] | None = None
         sock.setblocking(True)
         if sock.family != socket.AF_UNIX:
             set_tcp_options(sock)
@@ -129,17 +134,19 @@ class Connection:
             PeerGoneError: end of the stream, or a broken connection.
             PeerSilentError: nothing came within the time limit.
         """
-        if deadline_s is not None:
-            self._limit_until(deadline_s)
-        try:
-            count = self._sock.recv_into(buffer)
-        except BlockingIOError:  # EAGAIN: SO_RCVTIMEO has passed
-            raise PeerSilentError("nothing was heard within the time limit") from None
-        except OSError as error:
-            raise PeerGoneError(f"the connection broke ({error.strerror})") from None
-        if count == 0:
-            raise PeerGoneError("the connection was closed")
-        return count
+        while True:
+            if deadline_s is not None:
+                self._limit_until(deadline_s)
+            try:
+                count = self._sock.recv_into(buffer)
+            except BlockingIOError:  # EAGAIN: SO_RCVTIMEO has passed
+                self._time_out("was not heard within the time limit")
+                continue
+            except OSError as error:
+                raise PeerGoneError(f"the connection broke ({error.strerror})") from None
+            if count == 0:
+                raise PeerGoneError("the connection was closed")
+            return count
 
     def receive(self, buffers: Sequence[memoryview], deadline_s: float | None = None) -> None:
         """Fill all buffers in order.
@@ -159,7 +166,8 @@ class Connection:
             try:
                 count = self._sock.recvmsg_into(rest[:_MAX_BUFFERS], 0, socket.MSG_WAITALL)[0]
             except BlockingIOError:
-                raise PeerSilentError("nothing was heard within the time limit") from None
+                self._time_out("was not heard within the time limit")
+                continue
             except OSError as error:
                 raise PeerGoneError(f"the connection broke ({error.strerror})") from None
             if count == 0:
@@ -178,7 +186,8 @@ class Connection:
             try:
                 count = self._sock.sendmsg(rest[:_MAX_BUFFERS], [], socket.MSG_NOSIGNAL)
             except BlockingIOError:
-                raise PeerSilentError("the peer took nothing within the time limit") from None
+                self._time_out("took nothing within the time limit")
+                continue
             except OSError as error:
                 raise PeerGoneError(f"the connection broke ({error.strerror})") from None
             rest = _skip(rest, count)
@@ -211,10 +220,15 @@ class Connection:
         """Close the socket."""
         self._sock.close()
 
+    def _time_out(self, silence: str) -> None:
+        if self.on_timeout is None:
+            raise PeerSilentError(f"the peer {silence}") from None
+        self.on_timeout()
+
     def _limit_until(self, deadline_s: float) -> None:
         remaining_s = deadline_s - time.monotonic()
         if remaining_s <= 0:
-            raise PeerSilentError("nothing was heard within the time limit")
+            raise PeerSilentError("the peer was not heard within the time limit")
         self._limit(socket.SO_RCVTIMEO, remaining_s)
 
     def _limit(self, option: int, seconds: float | None) -> None:

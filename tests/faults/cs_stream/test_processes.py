@@ -1,8 +1,10 @@
 """Worker processes that are killed, stopped and replaced at scheduled batches."""
 
 import os
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -66,7 +68,7 @@ def test_a_worker_that_sleeps_is_lost_by_its_silence_and_welcome_when_it_wakes(
         worker = start_process(run, 0, 10, signal="SIGSTOP", signal_at=5)
         wait_until_stopped(worker)
         assert take_numbered(run.ring, count=5, timeout_s=60) == [0, 1, 2, 3, 4]
-        with pytest.raises(WorkerLostError, match=rf"pid {worker.pid}\) is gone for .*nothing was heard"):
+        with pytest.raises(WorkerLostError, match=rf"pid {worker.pid}\) is gone for .*has not answered for"):
             run.ring.take(timeout_s=60)
         worker.send_signal(signal.SIGCONT)
         while run.ring.stats().workers[0].phase is WorkerPhase.LOST:
@@ -74,6 +76,26 @@ def test_a_worker_that_sleeps_is_lost_by_its_silence_and_welcome_when_it_wakes(
         assert take_numbered(run.ring, timeout_s=60) == [5, 6, 7, 8, 9]
         run.ring.close()
         assert worker.communicate(timeout=60)[0].startswith("bye reconnects=")
+
+
+def test_a_worker_that_sleeps_less_than_the_liveness_time_keeps_its_connection(
+    start_process: StartProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "cs_stream")
+    with Loopback(liveness_s=3.0, reconnect_s=0.0) as run:
+        worker = start_process(run, 0, 10, signal="SIGSTOP", signal_at=5)
+        wait_until_stopped(worker)
+        assert take_numbered(run.ring, count=5, timeout_s=60) == [0, 1, 2, 3, 4]
+        time.sleep(2.0)
+        worker.send_signal(signal.SIGCONT)
+        assert take_numbered(run.ring, timeout_s=60) == [5, 6, 7, 8, 9]
+        run.ring.close()
+        assert worker.communicate(timeout=60)[0] == "bye reconnects=0\n"
+        assert run.ring.stats().workers[0].connects == 1
+    assert re.search(
+        r"worker 0 at \S+ has not answered for 1 s; its connection counts as lost after 3 s", caplog.text
+    )
+    assert re.search(r"worker 0 at \S+ answers again after [23] s", caplog.text)
 
 
 def test_nobody_comes_back_for_a_killed_worker(start_process: StartProcess) -> None:

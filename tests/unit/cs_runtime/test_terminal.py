@@ -7,8 +7,6 @@ import pytest
 
 from cs_runtime import terminal
 from cs_runtime.terminal import (
-    FIRST_LINE_S,
-    LINE_EVERY_S,
     PACKAGES,
     WaitLog,
     configure_logging,
@@ -16,6 +14,7 @@ from cs_runtime.terminal import (
     log_while_blocked,
     shorten_report,
 )
+from cs_toolkit.wait_lines import FIRST_LINE_S, WaitLines
 
 LOOPS = """\
 Generated kernels, from loop nests; all others are kernels of the library:
@@ -123,22 +122,21 @@ def all_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cs_runtime")
 
 
-def test_a_short_wait_is_no_line_and_a_long_one_a_line_each_interval(
-    caplog: pytest.LogCaptureFixture, clock: Clock
-) -> None:
+def test_a_short_wait_is_no_line_and_a_long_one_few(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
     log = WaitLog()
     clock.now_s += FIRST_LINE_S - 1
     assert not log("short")
     assert not caplog.records
     clock.now_s += 1
     assert log("long")
-    clock.now_s += LINE_EVERY_S - 1
+    clock.now_s += 30
     assert not log("long")
-    assert [r.getMessage() for r in caplog.records] == ["long"]
-    clock.now_s += LINE_EVERY_S
+    assert log("another reason")
+    assert [r.getMessage() for r in caplog.records] == ["long", "another reason"]
+    clock.now_s += 60
     log.reset()
     log("another wait")
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 2
 
 
 def test_the_first_line_is_logged_immediately(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
@@ -151,7 +149,8 @@ def test_the_first_line_is_logged_immediately(caplog: pytest.LogCaptureFixture, 
 def test_a_call_that_blocks_is_announced_until_it_ends(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "LINE_EVERY_S", 0.05)
+    monkeypatch.setattr(terminal, "_CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(WaitLines, "is_due", lambda *_: True)
     two_lines = threading.Event()
     monkeypatch.setattr(caplog.handler, "emit", _then(caplog.handler.emit, caplog, two_lines))
 

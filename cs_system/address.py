@@ -53,6 +53,16 @@ def parse_address(value: str) -> SystemAddress:
     return SystemAddress(host, int(ports[0]) if ports else DEFAULT_PORT)
 
 
+def parse_addresses(value: str) -> tuple[SystemAddress, ...]:
+    """Parse addresses that are separated by commas: one system, or a pool.
+
+    Raises:
+        BadAddressError: one of them has another form.
+    """
+    # A program that appends `:9000` to what it is given appends it to the last address, which accepts it.
+    return tuple(dict.fromkeys(parse_address(part.strip()) for part in value.split(",")))
+
+
 def _split(value: str) -> tuple[str, list[str]]:
     if not value.strip():
         raise BadAddressError(value, "empty")

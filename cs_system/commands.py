@@ -1,20 +1,18 @@
-"""The command line: `cs_system serve`, `member`, `memoryx serve`, `status` and `certs`."""
+"""The command line `cs_system`: its servers; the commands that ask a system are in `operator_commands`."""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import tempfile
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
 from cs_system.address import DEFAULT_PORT, is_loopback
 from cs_system.certificate_commands import certs
 from cs_system.errors import CsSystemError
+from cs_system.operator_commands import drain, mode, release, resume, status, top, usage
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.garbage import leave_at_exit, use_infrequent_collection
 from cs_toolkit.liveness import (
@@ -24,9 +22,6 @@ from cs_toolkit.liveness import (
     PEER_TIMEOUT_VARIABLE,
 )
 from cs_toolkit.tls import CERTS_VARIABLE
-
-if TYPE_CHECKING:
-    from cs_system.client import SystemInfo
 
 _MIB = 1 << 20
 
@@ -43,7 +38,7 @@ _INSECURE = click.option(
 )
 
 # Commands that query a system, whose address is --cs_ip or CS_IP.
-ASKING = ("status",)
+ASKING = ("status", "top", "release", "drain", "resume", "mode", "usage")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,9 +47,6 @@ def main() -> None:
     """A simulated CS system, reached by IP and port, that really trains models."""
     use_infrequent_collection()  # the processes of a system are long-lived, and compile
     leave_at_exit()
-
-
-main.add_command(certs)
 
 
 @main.command()
@@ -84,7 +76,11 @@ main.add_command(certs)
     help="Port of the status page and of the metrics for Prometheus; 0: any free port.  [default: no page]",
 )
 @click.option(
-    "--http-host", default="127.0.0.1", show_default=True, help="Address of the status page, without a login."
+    "--http-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of the status page; any other needs --certs (and a certificate in the browser) or "
+    "--insecure.",
 )
 @click.option("--advertise", default="", metavar="HOST", help="Host that workers use for the data port.")
 @click.option(
@@ -106,6 +102,12 @@ main.add_command(certs)
     show_default=True,
     metavar="MIB",
     help="Limit for programs, and for their compiled form, in the cache; 0: no cache.",
+)
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="For what survives a restart: drained or not, mode, log of the use.  [default: a directory of host "
+    "and port in the user's state directory; none with --port=0]",
 )
 @click.option(
     "--input-memory",
@@ -194,6 +196,7 @@ def serve(
     threads: int | None,
     cache_dir: Path | None,
     cache_size: int,
+    state_dir: Path | None,
     input_memory: int,
     reconnect_s: float,
     input_patience_s: float,
@@ -218,6 +221,7 @@ def serve(
     from cs_system.server.process import ServerOptions
     from cs_system.server.process import serve as run_server
     from cs_system.server.run import RunLimits
+    from cs_system.server.state_directory import default_state_directory
     from cs_system.server.system import SystemOptions
     from cs_system.swarmx.membership import find_group
     from cs_toolkit.fabric import FabricError, load_fabric
@@ -233,13 +237,14 @@ def serve(
         os.environ.pop(CERTS_VARIABLE, None)  # wafers and MemoryX use no TLS either
     if group is not None and group.number:
         _be_member(group.file, group.number)
-    if http_port is not None and not is_loopback(http_host):
-        logging.getLogger("cs_system.server").warning(
-            "the status page listens on %s: without a login, and nothing is encrypted", http_host
-        )
     try:
         names = [advertise] if advertise else []
         credentials = server_credentials(host, certs, insecure, environment, names)
+        http_credentials = None
+        if http_port is not None and not is_loopback(http_host):
+            http_credentials = server_credentials(
+                http_host, certs, insecure, environment, names, "--http-host"
+            )
         loaded = load_fabric(fabric)
         code = run_server(
             ServerOptions(
@@ -266,8 +271,10 @@ def serve(
                 cache_dir=(cache_dir or default_cache_dir()) if cache_size else None,
                 cache_bytes=cache_size * _MIB,
                 group=group,
+                state_dir=state_dir or default_state_directory(port),
                 http_host=http_host,
                 http_port=http_port,
+                http_credentials=http_credentials,
                 credentials=credentials,
             )
         )
@@ -397,45 +404,5 @@ def _fail(error: Exception, exit_code: int) -> NoReturn:
     raise SystemExit(exit_code) from error
 
 
-@main.command()
-@click.option(
-    "--cs_ip",
-    "--cs-ip",
-    "cs_ip",
-    envvar="CS_IP",
-    metavar="IP[:PORT]",
-    help="Address of the system.  [default: CS_IP, else the site's]",
-)
-@_CERTS
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-@click.option("--watch", is_flag=True, help="Print again every second until Ctrl-C.")
-def status(cs_ip: str | None, certs: Path | None, as_json: bool, watch: bool) -> None:
-    """Show the status of a CS system."""
-    from cs_system.client import SystemClient, parse_address
-
-    if cs_ip is None:
-        raise click.UsageError("no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip")
-    _use(certs)
-    try:
-        with SystemClient(parse_address(cs_ip)) as client:
-            _show(client.info(), as_json)
-            while watch:
-                time.sleep(1.0)
-                _show(client.info(), as_json, again=True)
-    except CsSystemError as error:
-        _fail(error, error.exit_code)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-
-
-def _show(info: SystemInfo, as_json: bool, again: bool = False) -> None:
-    from cs_system.status import render
-
-    if as_json:
-        click.echo(json.dumps(info.to_json()))
-        return
-    if again:
-        # Clears a terminal, so that the display stays in place; in a file the blocks are appended.
-        click.clear()
-        click.echo()
-    click.echo(render(info, time.time()))
+for command in (status, top, release, drain, resume, mode, usage, certs):
+    main.add_command(command)

@@ -157,6 +157,28 @@ class TooManyWaitingError(CsSystemError):
     code = "too_many_waiting"
 
 
+class SystemDrainedError(CsSystemError):
+    """The system takes no new jobs."""
+
+    code = "drained"
+
+    @classmethod
+    def of(cls, by: str, since_s: float) -> SystemDrainedError:
+        """Make the error, from who has drained the system and when, in seconds since the epoch."""
+        return cls(
+            f"the CS system takes no new jobs: drained by {by} since {clock_text(since_s)}; use another "
+            "system, or try again after `cs_system resume`",
+            by=by,
+        )
+
+
+class NoSuchJobError(CsSystemError):
+    """No job of this name holds the system or waits for it."""
+
+    exit_code = 2
+    code = "no_such_job"
+
+
 class ReservationLostError(CsSystemError):
     """The reservation has ended, so the call is refused."""
 

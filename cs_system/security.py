@@ -28,7 +28,12 @@ _HOW = (
 
 
 def server_credentials(
-    host: str, certs: Path | None, insecure: bool, environment: Mapping[str, str], names: Sequence[str] = ()
+    host: str,
+    certs: Path | None,
+    insecure: bool,
+    environment: Mapping[str, str],
+    names: Sequence[str] = (),
+    option: str = "--host",
 ) -> Credentials | None:
     """Return the credentials of a server, None for one without TLS; log how it is protected.
 
@@ -38,6 +43,7 @@ def server_credentials(
         insecure: The user allows connections from other machines without TLS.
         environment: May name a directory of credentials.
         names: Host names or addresses by which clients reach the server, as far as they are known.
+        option: The option that names the address.
 
     Raises:
         BadOptionError: it can be reached from other machines without TLS, or the certificate cannot be used.
@@ -59,7 +65,7 @@ def server_credentials(
     if credentials is None:
         if is_loopback(host):
             return None
-        raise BadOptionError(f"--host={host}: other machines reach this address; {_HOW}")
+        raise BadOptionError(f"{option}={host}: other machines reach this address; {_HOW}")
     # Only here: a system without certificates needs no X.509.
     from cs_toolkit.certificates import EXPIRY_NOTICE_DAYS, CertificateError, read_certificate
 

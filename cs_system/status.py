@@ -6,13 +6,14 @@ As plain data, as the message of the control plane, and as the text of `cs_syste
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Container, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, get_args
 
 from cs_system.address import SystemAddress, host_port
 from cs_system.errors import clock_text, duration_text
 from cs_system.proto import cs_system_pb2 as pb
-from cs_toolkit.step import INPUT_BOUND_SHARE
+from cs_toolkit.step import INPUT_BOUND_SHARE, Execution
 
 # A chief that has done nothing for less time than this is not shown as idle.
 _IDLE_SHOWN_S = 60.0
@@ -168,13 +169,31 @@ class Limits:
     input_memory_bytes: int
 
 
+EXECUTIONS: tuple[str, ...] = get_args(Execution)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The jobs that a system takes.
+
+    Attributes:
+        drained_by: Who has drained it; empty if it takes new jobs.
+        drained_s: Since when, in seconds since the epoch.
+        modes: Execution modes of the programs that it takes.
+    """
+
+    drained_by: str = ""
+    drained_s: float = 0.0
+    modes: tuple[str, ...] = EXECUTIONS
+
+
 @dataclass(frozen=True)
 class SystemInfo:
     """A system.
 
     Attributes:
         version: Version of its toolkit.
-        state: IDLE, RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING.
+        state: IDLE, DRAINED (and idle), RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING.
         fabric: Name of the fabric's configuration.
         fabric_spec: The configuration itself, for `cs_toolkit.fabric.Fabric`.
         data_address: Address at which workers reach it.
@@ -184,6 +203,7 @@ class SystemInfo:
         queue: The waiting jobs, the next one first.
         events: Last lines of its log, the newest last.
         wafer_s: Wafer-seconds of all reservations since the system started.
+        admission: The jobs that it takes.
     """
 
     name: str
@@ -201,6 +221,7 @@ class SystemInfo:
     queue: tuple[QueuedJob, ...] = ()
     events: tuple[Event, ...] = ()
     wafer_s: float = 0.0
+    admission: Admission = field(default_factory=Admission)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values with the names of the attributes."""
@@ -232,6 +253,7 @@ def info_to_wire(info: SystemInfo, protocol: int, data_host: str, data_port: int
         queue=[pb.QueuedJob(**asdict(job)) for job in info.queue],
         events=[pb.Event(**asdict(event)) for event in info.events],
         wafer_s=info.wafer_s,
+        admission=admission_to_wire(info.admission),
     )
     if info.run is not None:
         message.run.CopyFrom(_run_to_wire(info.run))
@@ -274,7 +296,7 @@ def worker_to_wire(worker: WorkerInfo) -> pb.WorkerStatus:
 
 
 def _worker_from_wire(message: pb.WorkerStatus) -> WorkerInfo:
-    names = [field.name for field in fields(WorkerInfo) if field.name != "size_bytes"]
+    names = [each.name for each in fields(WorkerInfo) if each.name != "size_bytes"]
     return WorkerInfo(**{name: getattr(message, name) for name in names}, size_bytes=message.bytes)
 
 
@@ -298,7 +320,18 @@ def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
         queue=tuple(QueuedJob(job.job, job.owner, job.since) for job in message.queue),
         events=tuple(Event(e.time, e.level, e.job, e.text) for e in message.events),
         wafer_s=message.wafer_s,
+        admission=admission_from_wire(message.admission),
     )
+
+
+def admission_to_wire(admission: Admission) -> pb.Admission:
+    """Convert the jobs that a system takes to their message."""
+    return pb.Admission(**asdict(admission))
+
+
+def admission_from_wire(message: pb.Admission) -> Admission:
+    """Convert the message of the jobs that a system takes back."""
+    return Admission(message.drained_by, message.drained_s, tuple(message.modes))
 
 
 def _run_from_wire(run: pb.RunInfo) -> RunInfo:
@@ -344,6 +377,11 @@ def render(info: SystemInfo, now_s: float) -> str:
         ("toolkit", f"{info.version}, fabric {info.fabric}, up {duration_text(info.uptime_s)}"),
         ("state", info.state),
     ]
+    if info.admission.drained_by:
+        since = clock_text(info.admission.drained_s)
+        rows.append(("drained", f"by {info.admission.drained_by} since {since}: takes no new jobs"))
+    if info.admission.modes != EXECUTIONS:
+        rows.append(("mode", f"{' and '.join(info.admission.modes).replace('_', ' ')} only"))
     if info.num_csx > 1:
         rows.insert(1, ("wafers", str(info.num_csx)))
     if info.run is not None:
@@ -352,6 +390,32 @@ def render(info: SystemInfo, now_s: float) -> str:
         jobs = ", ".join(_name_job(job.job, job.owner) for job in info.queue)
         rows.append(("queue", f"{info.waiting_jobs} job(s) waiting{jobs and ': '}{jobs}"))
     return "\n".join(f"{label:<8} {text}" for label, text in rows)
+
+
+def render_table(infos: Sequence[SystemInfo], now_s: float) -> str:
+    """Render several systems as a table; `now_s` is in seconds since the epoch."""
+    rows = [("SYSTEM", "STATE", "QUEUE", "STEP", "STEPS/S", "FOR", "JOB")]
+    for info in infos:
+        run = info.run
+        state = f"{info.state}, DRAINED" if info.admission.drained_by and run is not None else info.state
+        of_run = ("", "", "", "")
+        if run is not None:
+            since = duration_text(now_s - run.since)
+            of_run = (f"{run.step:,}", f"{run.steps_per_s:,.1f}", since, _name_job(run.job, run.owner))
+        rows.append((info.address, state, str(info.waiting_jobs), *of_run))
+    return format_table(rows, right={2, 3, 4})
+
+
+def format_table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> str:
+    """Align rows in columns; `right` has the numbers of columns that are aligned at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
 
 
 def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ import os
 import pwd
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -36,8 +37,9 @@ from cs_system.errors import (
 )
 from cs_system.messages import InputIdentity, identity_to_wire
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.status import SystemInfo, read_info
+from cs_system.status import Admission, SystemInfo, admission_from_wire, read_info
 from cs_system.transport import client_metadata
+from cs_system.usage import GroupBy, UsageSum
 from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.sealing import seal
 from cs_toolkit.spans import ClockSample
@@ -62,6 +64,10 @@ CONNECT_TIMEOUT_S = 5.0
 # Interval at which a worker that waits for its chief asks again, and gets the cause of the wait.
 _JOIN_SLICE_S = 2.0
 QUEUE_TIMEOUT_S = 24 * 3600.0
+# A release waits until the device has finished its steps.
+_RELEASE_S = 60.0
+# The log of years is read.
+_USAGE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -154,11 +160,13 @@ class SystemClient:
                         signer = CallSigner(token, connection.nonce)
                         return Reservation(connection, lease, event.granted.reservation, signer, heartbeats)
                     if time.monotonic() > deadline:
-                        raise SystemBusyError.of(event.queued.held_by, event.queued.since, timeout_s)
+                        held_by = event.queued.held_by or "nobody, because it is drained,"
+                        raise SystemBusyError.of(held_by, event.queued.since, timeout_s)
                     if on_wait is not None:
                         queued = event.queued
+                        state = f"held by {queued.held_by}" if queued.held_by else "drained"
                         on_wait(
-                            f"waiting for the CS system at {self.address}: held by {queued.held_by} since "
+                            f"waiting for the CS system at {self.address}: {state} since "
                             f"{clock_text(queued.since)}, place {queued.position} in the queue"
                         )
         except BaseException:
@@ -170,6 +178,43 @@ class SystemClient:
     def read_clock(self) -> tuple[str, ClockSample]:
         """Return the id of the system's clock, and an estimate of its offset from that of this process."""
         return self._connection.read_clock()
+
+    def release(self, job: str = "") -> tuple[str, str]:
+        """End the reservation of a job, or its place in the queue; an empty name means the current holder.
+
+        Returns:
+            Name and owner of the job.
+
+        Raises:
+            NoSuchJobError: no such job holds the system or waits for it.
+            NotAllowedError: it is another user's, and the caller is no administrator.
+        """
+        reply = self._connection.call("Release", pb.ReleaseRequest(job=job, caller=this_user()), _RELEASE_S)
+        return reply.job, reply.owner
+
+    def set_admission(self, drained: bool | None = None, modes: Sequence[str] = ()) -> Admission:
+        """Change the jobs that the system takes, as an administrator.
+
+        Args:
+            drained: True to take no new jobs, False to take them again; None changes nothing.
+            modes: Execution modes of the programs that it takes; none changes nothing.
+
+        Raises:
+            NotAllowedError: the caller is no administrator.
+        """
+        request = pb.AdmissionRequest(caller=this_user(), drained=drained, modes=modes)
+        return admission_from_wire(self._connection.call("SetAdmission", request, self._timeout_s).admission)
+
+    def usage(self, since: float, until: float, by: GroupBy) -> list[UsageSum]:
+        """Return what users or jobs have used between two times, in seconds since the epoch."""
+        request = pb.UsageRequest(since=since, until=until, by=by)
+        stream = self._connection.stream("Usage", request, _USAGE_S)
+        with self._connection.errors():
+            return [
+                UsageSum(one.name, one.owner, one.reservations, one.wafer_s, one.steps, one.samples)
+                for reply in stream
+                for one in reply.sums
+            ]
 
     def close(self) -> None:
         """Close the connection, and with it any reservation made over it."""

@@ -20,6 +20,7 @@ class Snapshot:
         reservations: Number of these reservations.
         curve: Loss and rate of the current reservation.
         floorplan: That of the loaded program.
+        certificate_end: When its certificate ends, in seconds since the epoch; None: it uses no TLS.
     """
 
     time: float
@@ -28,6 +29,7 @@ class Snapshot:
     reservations: int
     curve: tuple[CurvePoint, ...] = ()
     floorplan: Floorplan | None = None
+    certificate_end: float | None = None
 
 
 class Board:

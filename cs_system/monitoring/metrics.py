@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from cs_system.monitoring.board import Snapshot
 from cs_system.status import RunInfo, WorkerInfo
 
-STATES = ("IDLE", "RESERVED", "PROGRAMMING", "WAITING FOR INPUT", "RUNNING")
+STATES = ("IDLE", "DRAINED", "RESERVED", "PROGRAMMING", "WAITING FOR INPUT", "RUNNING")
 # A label per worker stays bounded whatever jobs ask for; a system with more workers has the sums only.
 MAX_WORKERS = 256
 
@@ -56,6 +56,12 @@ def _system_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         "Start of the system, in seconds since the epoch.",
         snapshot.time - info.uptime_s,
     )
+    if snapshot.certificate_end is not None:
+        yield _gauge(
+            "cs_system_certificate_expiry_timestamp_seconds",
+            "End of the certificate, in seconds since the epoch.",
+            snapshot.certificate_end,
+        )
     yield _gauge("cs_system_queued_jobs", "Jobs that wait for the system.", info.waiting_jobs)
     yield _gauge("cs_system_wafers", "Wafers of the system.", info.num_csx)
     yield _counter("cs_system_reservations", "Reservations that jobs got.", snapshot.reservations)

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cs_system.errors import duration_text
 from cs_system.monitoring.board import Snapshot
+from cs_system.monitoring.numbers import figure, si
 from cs_system.monitoring.recorder import CurvePoint
 from cs_toolkit.floorplan import Floorplan, PlacedKernel
 
@@ -22,7 +23,6 @@ MAX_ROWS = 256
 _CURVE_WIDTH, _CURVE_HEIGHT = 600, 150
 _LOGARITHMIC_FROM = 20  # highest loss, as a multiple of the lowest
 _LOAD_BINS = 5
-_UNITS = ("", "k", "M", "G", "T")
 
 
 @dataclass(frozen=True)
@@ -181,23 +181,6 @@ def draw(plan: Floorplan) -> Drawing:
 
 def _bin(load: float | None) -> int | None:
     return None if load is None else min(_LOAD_BINS - 1, int(_LOAD_BINS * load))
-
-
-def si(value: float) -> str:
-    """Format a number with a prefix: `1.25 M`, `312`, `0.5`."""
-    exponent = 0
-    while abs(value) >= 999.5 and exponent < len(_UNITS) - 1:
-        value /= 1000
-        exponent += 1
-    digits = f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
-    return f"{digits} {_UNITS[exponent]}".strip()
-
-
-def figure(value: float) -> str:
-    """Format a number with four significant digits, without an exponent where it is readable."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def _clock(seconds: float) -> str:

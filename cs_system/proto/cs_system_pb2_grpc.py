@@ -104,6 +104,21 @@ class CsSystemStub(object):
                 request_serializer=cs__system_dot_proto_dot_cs__system__pb2.StopRequest.SerializeToString,
                 response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.StopReply.FromString,
                 _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/cs_system.CsSystem/Release',
+                request_serializer=cs__system_dot_proto_dot_cs__system__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.ReleaseReply.FromString,
+                _registered_method=True)
+        self.SetAdmission = channel.unary_unary(
+                '/cs_system.CsSystem/SetAdmission',
+                request_serializer=cs__system_dot_proto_dot_cs__system__pb2.AdmissionRequest.SerializeToString,
+                response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.AdmissionReply.FromString,
+                _registered_method=True)
+        self.Usage = channel.unary_stream(
+                '/cs_system.CsSystem/Usage',
+                request_serializer=cs__system_dot_proto_dot_cs__system__pb2.UsageRequest.SerializeToString,
+                response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.UsageReply.FromString,
+                _registered_method=True)
         self.JoinRun = channel.unary_unary(
                 '/cs_system.CsSystem/JoinRun',
                 request_serializer=cs__system_dot_proto_dot_cs__system__pb2.JoinRequest.SerializeToString,
@@ -206,6 +221,25 @@ class CsSystemServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Release(self, request, context):
+        """For administrators, and a user for his own reservation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetAdmission(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Usage(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def JoinRun(self, request, context):
         """For workers: answers when the chief of the job has opened the input.
         """
@@ -285,6 +319,21 @@ def add_CsSystemServicer_to_server(servicer, server):
                     servicer.StopRun,
                     request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.StopRequest.FromString,
                     response_serializer=cs__system_dot_proto_dot_cs__system__pb2.StopReply.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.ReleaseRequest.FromString,
+                    response_serializer=cs__system_dot_proto_dot_cs__system__pb2.ReleaseReply.SerializeToString,
+            ),
+            'SetAdmission': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetAdmission,
+                    request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.AdmissionRequest.FromString,
+                    response_serializer=cs__system_dot_proto_dot_cs__system__pb2.AdmissionReply.SerializeToString,
+            ),
+            'Usage': grpc.unary_stream_rpc_method_handler(
+                    servicer.Usage,
+                    request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.UsageRequest.FromString,
+                    response_serializer=cs__system_dot_proto_dot_cs__system__pb2.UsageReply.SerializeToString,
             ),
             'JoinRun': grpc.unary_unary_rpc_method_handler(
                     servicer.JoinRun,
@@ -670,6 +719,87 @@ class CsSystem(object):
             '/cs_system.CsSystem/StopRun',
             cs__system_dot_proto_dot_cs__system__pb2.StopRequest.SerializeToString,
             cs__system_dot_proto_dot_cs__system__pb2.StopReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cs_system.CsSystem/Release',
+            cs__system_dot_proto_dot_cs__system__pb2.ReleaseRequest.SerializeToString,
+            cs__system_dot_proto_dot_cs__system__pb2.ReleaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetAdmission(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cs_system.CsSystem/SetAdmission',
+            cs__system_dot_proto_dot_cs__system__pb2.AdmissionRequest.SerializeToString,
+            cs__system_dot_proto_dot_cs__system__pb2.AdmissionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Usage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cs_system.CsSystem/Usage',
+            cs__system_dot_proto_dot_cs__system__pb2.UsageRequest.SerializeToString,
+            cs__system_dot_proto_dot_cs__system__pb2.UsageReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,6 +13,7 @@ import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import grpc
@@ -29,6 +30,7 @@ from cs_system.proto import cs_system_pb2_grpc
 from cs_system.security import grpc_server_credentials
 from cs_system.server.artifacts import ExecutableStore, keep_newest
 from cs_system.server.service import CsSystemServicer
+from cs_system.server.state_directory import StateDirectory
 from cs_system.server.status import read_status
 from cs_system.server.system import System, SystemOptions
 from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
@@ -45,6 +47,8 @@ _CALLS_END_S = 0.5
 
 _POLL_S = 0.05
 _SAMPLE_EVERY_S = 1.0
+# A system that is killed loses at most this time of the use of its last job.
+_STORE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,10 @@ class ServerOptions:
         cache_dir: Directory for programs and their compiled form; None stores nothing.
         cache_bytes: Limit for the programs in it.
         group: The group of systems on several hosts that this one leads; None: all are on this machine.
+        state_dir: Directory for what survives a restart; None keeps nothing.
         http_host: Address of the status page.
         http_port: Its port, 0 for any free one; None serves no page.
+        http_credentials: For TLS with browsers, which need a certificate, too; None: without TLS.
         credentials: For TLS with clients and the systems of the group; None: without TLS.
     """
 
@@ -74,8 +80,10 @@ class ServerOptions:
     cache_dir: Path | None
     cache_bytes: int
     group: GroupConfig | None = None
+    state_dir: Path | None = None
     http_host: str = "127.0.0.1"
     http_port: int | None = None
+    http_credentials: Credentials | None = None
     credentials: Credentials | None = None
 
 
@@ -143,7 +151,8 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
         leader = _make_leader(options)
         if leader is not None:
             stack.callback(leader.close)
-        system = System(options.system, device, receiver, store, leader)
+        files = StateDirectory(options.state_dir)
+        system = System(options.system, device, receiver, store, leader, files)
         stack.enter_context(system.events)
         server = grpc.aio.server(options=server_options(options.system.peer_timeout_s))
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
@@ -162,7 +171,9 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
             # Imported here: it takes 0.2 s.
             from cs_system.monitoring.http_server import StatusServer
 
-            page = StatusServer(board, options.http_host, options.http_port)
+            http_credentials = options.http_credentials
+            tls = None if http_credentials is None else http_credentials.server_context
+            page = StatusServer(board, options.http_host, options.http_port, tls)
             stack.callback(page.close)
             http_port = page.port
         sampling = asyncio.create_task(_sample(system, options, port, board))
@@ -189,9 +200,14 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
 
 async def _sample(system: System, options: ServerOptions, port: int, board: Board) -> None:
     """Record a sample of the current run every second, and publish it for the status page."""
+    stored_s = time.monotonic()
     while True:
         await asyncio.sleep(_SAMPLE_EVERY_S)
         system.sample()
+        running = system.running_usage()
+        if running is not None and time.monotonic() - stored_s >= _STORE_EVERY_S:
+            stored_s = time.monotonic()
+            await asyncio.to_thread(system.files.write_running, running)
         if options.http_port is not None:
             board.publish(_take_snapshot(system, options, port))
 
@@ -206,7 +222,16 @@ def _take_snapshot(system: System, options: ServerOptions, port: int) -> Snapsho
         system.granted,
         () if run is None else run.recorder.curve(),
         None if run is None else run.floorplan,
+        None if options.credentials is None else _certificate_end(options.credentials.certificate),
     )
+
+
+@cache
+def _certificate_end(path: Path) -> float:
+    """Return when the certificate that this process has loaded ends, in seconds since the epoch."""
+    from cs_toolkit.certificates import read_certificate
+
+    return read_certificate(path).not_after.timestamp()
 
 
 def _make_leader(options: ServerOptions) -> GroupLeader | None:
@@ -285,7 +310,8 @@ class _ReadyFile:
         }
         if http_port is not None:
             name = advertised_host(options.http_host, options.system.advertise)
-            self._content["status_page"] = f"http://{host_port(name, http_port)}/"
+            scheme = "http" if options.http_credentials is None else "https"
+            self._content["status_page"] = f"{scheme}://{host_port(name, http_port)}/"
 
     def __enter__(self) -> None:
         content = self._content

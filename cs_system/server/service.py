@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -34,12 +35,13 @@ from cs_system.messages import (
     step_from_wire,
 )
 from cs_system.proto import cs_system_pb2 as pb
+from cs_system.security import Caller, caller_of
 from cs_system.server.artifacts import Offer
 from cs_system.server.run import InputState, Run
 from cs_system.server.status import read_status
 from cs_system.server.steps import StepValues
 from cs_system.server.system import STATUS_EVERY_S, System, Ticket
-from cs_system.status import info_to_wire
+from cs_system.status import EXECUTIONS, admission_to_wire, info_to_wire
 from cs_system.transport import (
     PROOF_KEY,
     PROTOCOL_VERSION,
@@ -49,6 +51,7 @@ from cs_system.transport import (
     shorten,
     status_code,
 )
+from cs_system.usage import GROUPINGS, GroupBy, UsageSum, sum_usage
 from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.sealing import SealError, SealingKey
 from cs_toolkit.spans import clock_id
@@ -68,6 +71,7 @@ _STATE_BYTES = 64 << 20
 _WATCH_INTERVAL_S = 0.05
 _JOB_CHARS = 200
 _ACTIVITY_CHARS = 200
+_SUMS_IN_MESSAGE = 1000
 
 
 @dataclass
@@ -170,21 +174,19 @@ class CsSystemServicer:
             raise InputRefusedError(
                 f"got the job name {job[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
             )
-        owner = request.owner
-        if not (owner == "" or owner.isprintable()) or len(owner) > _JOB_CHARS:
-            raise InputRefusedError(
-                f"got the owner {owner[:_JOB_CHARS]!r}, expected at most {_JOB_CHARS} printable characters"
-            )
+        caller, owner = _name_caller(context, request.owner)
         try:
             token = self._sealing_key.open(request.sealed_token).decode("utf-8", "surrogateescape")
         except SealError as error:
             raise InputRefusedError(f"{error}: the token of job {job}; start the job again") from None
         ticket = system.enter(job, token, request.wait, owner, _peer_host(context))
+        ticket.user = caller.name
 
-        async def report_position(position: int, holder: Ticket) -> None:
-            await context.write(
-                pb.ReserveEvent(queued=pb.Queued(position=position, held_by=holder.job, since=holder.since_s))
-            )
+        async def report_position(position: int, holder: Ticket | None) -> None:
+            queued = pb.Queued(position=position, since=system.admission.drained_s)
+            if holder is not None:
+                queued.held_by, queued.since = holder.job, holder.since_s
+            await context.write(pb.ReserveEvent(queued=queued))
 
         try:
             await system.grant(ticket, report_position)
@@ -208,6 +210,54 @@ class CsSystemServicer:
         if chief is None:
             return pb.HeartbeatReply()
         return pb.HeartbeatReply(idle_s=chief.idle_s(time.monotonic()), idle_release_s=chief.idle_release_s)
+
+    @_handle_errors
+    async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
+        """End a reservation: the caller's own, or as an administrator any."""
+        caller, by = _name_caller(context, request.caller)
+        ticket, held = await self._system.release_job(request.job, caller, by)
+        return pb.ReleaseReply(job=ticket.job, owner=ticket.owner, held=held)
+
+    @_handle_errors
+    async def SetAdmission(self, request: pb.AdmissionRequest, context: Context) -> pb.AdmissionReply:
+        """Drain or resume the system, or set the modes of the programs that it takes."""
+        system, (caller, by) = self._system, _name_caller(context, request.caller)
+        caller.check_admin("change the jobs that the system takes")
+        admission = system.admission
+        if request.modes:
+            unknown = [mode for mode in request.modes if mode not in EXECUTIONS]
+            if unknown:
+                raise InputRefusedError(
+                    f"got the mode {unknown[0][:_JOB_CHARS]!r}, expected {' or '.join(EXECUTIONS)}"
+                )
+            admission = replace(admission, modes=tuple(mode for mode in EXECUTIONS if mode in request.modes))
+            log.warning("mode set to %s by %s", " and ".join(admission.modes), by)
+        if request.HasField("drained") and request.drained != bool(admission.drained_by):
+            drained_by, drained_s = (by, time.time()) if request.drained else ("", 0.0)
+            admission = replace(admission, drained_by=drained_by, drained_s=drained_s)
+            log.warning("%s by %s", "drained" if request.drained else "resumed", by)
+        if admission != system.admission:
+            system.admit(admission)
+        return pb.AdmissionReply(admission=admission_to_wire(admission))
+
+    @_handle_errors
+    async def Usage(self, request: pb.UsageRequest, context: Context) -> None:
+        """Send what users or jobs have used in a period."""
+        if request.by not in GROUPINGS:
+            raise InputRefusedError(f"got by={request.by[:20]!r}, expected {' or '.join(GROUPINGS)}")
+        by: GroupBy = "user" if request.by == "user" else "job"
+        system = self._system
+        running = system.running_usage()
+
+        def read() -> list[UsageSum]:
+            records = system.files.read_records(request.since)
+            current = () if running is None else (running,)
+            return sum_usage(chain(records, current), request.since, request.until, by)
+
+        sums = await asyncio.to_thread(read)
+        for first in range(0, len(sums), _SUMS_IN_MESSAGE):
+            part = sums[first : first + _SUMS_IN_MESSAGE]
+            await context.write(pb.UsageReply(sums=[pb.UsageSum(**asdict(one)) for one in part]))
 
     @_handle_errors
     async def JoinRun(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
@@ -236,6 +286,7 @@ class CsSystemServicer:
         """Take an artifact; return the digests of the executables that must be uploaded."""
         run = self._run(context)
         system = self._system
+        system.check_mode(request.execution)
         offer = Offer(
             step_from_wire(request),
             system.options.fabric,
@@ -471,6 +522,25 @@ def _reservation(context: Context) -> str:
 
 def _metadata(context: Context, key: str) -> str:
     return next((str(v) for k, v in context.invocation_metadata() if k == key), "")
+
+
+def _name_caller(context: Context, stated: str) -> tuple[Caller, str]:
+    """Return the caller, and USER@HOST for logs and status.
+
+    The host is as the caller states it; the user is that of the certificate, where there is one.
+
+    Raises:
+        InputRefusedError: the name is not printable.
+    """
+    if not stated.isprintable() or len(stated) > _JOB_CHARS:
+        raise InputRefusedError(
+            f"got the caller {stated[:_JOB_CHARS]!r}, expected at most {_JOB_CHARS} printable characters"
+        )
+    caller = caller_of(context)
+    host = stated.partition("@")[2]
+    if not caller.name:
+        return caller, stated
+    return caller, f"{caller.name}@{host}" if host else caller.name
 
 
 def _peer_host(context: Context) -> str:

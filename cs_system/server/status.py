@@ -48,6 +48,7 @@ def read_status(system: System, host: str = "", port: int = 0) -> SystemInfo:
         queue=tuple(QueuedJob(job.job, job.owner, job.entered_s) for job in system.book.waiting),
         events=system.events.last(_EVENTS),
         wafer_s=system.wafer_s(),
+        admission=system.admission,
     )
 
 

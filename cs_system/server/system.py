@@ -15,13 +15,16 @@ from dataclasses import dataclass, field
 from cs_stream.receiver import Receiver
 from cs_system.authentication import Call, CallVerifier
 from cs_system.errors import (
+    ArtifactRefusedError,
     CallRefusedError,
     InputMismatchError,
     InputRefusedError,
     JoinTimeoutError,
+    NoSuchJobError,
     ReservationLostError,
     RunOverError,
     SystemBusyError,
+    SystemDrainedError,
     SystemStoppingError,
     TooManyWaitingError,
     clock_text,
@@ -30,10 +33,14 @@ from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity
 from cs_system.monitoring.events import EventLog
 from cs_system.monitoring.recorder import Totals
+from cs_system.security import Caller
 from cs_system.server.artifacts import ExecutableStore
 from cs_system.server.chief import ChiefMonitor
 from cs_system.server.run import Run, RunLimits
+from cs_system.server.state_directory import StateDirectory
+from cs_system.status import EXECUTIONS, Admission
 from cs_system.swarmx.hosts import HostPool
+from cs_system.usage import UsageRecord
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.wire import new_nonce
@@ -108,6 +115,7 @@ class System:
         receiver: The data plane.
         executables: Cache of executables that were sent before.
         host_pool: Where wafers that share a batch are started; None: on this machine.
+        files: State that survives a restart.
     """
 
     def __init__(
@@ -117,7 +125,9 @@ class System:
         receiver: Receiver,
         executables: ExecutableStore,
         host_pool: HostPool | None = None,
+        files: StateDirectory | None = None,
     ) -> None:
+        self.files = files or StateDirectory(None)
         self.options = options
         self.receiver = receiver
         self.executables = executables
@@ -127,6 +137,8 @@ class System:
         self.stopping: SystemStoppingError | None = None
         self.started_s = time.monotonic()
         self.events = EventLog()
+        self.admission = self.files.read_admission()
+        self.book.set_admission(not self.admission.drained_by, time.time())
         self.granted = 0
         self._ended_totals = Totals()
         self._ended_wafer_s = 0.0
@@ -146,18 +158,18 @@ class System:
 
     def wafer_s(self) -> float:
         """Return the wafer-seconds of all reservations since the system started."""
-        holder, run = self.book.holder, self.run
-        if holder is None or run is None:
-            return self._ended_wafer_s
-        return self._ended_wafer_s + run.share.wafers * (time.time() - holder.since_s)
+        running = self.running_usage()
+        return self._ended_wafer_s + (0.0 if running is None else running.wafer_s)
 
     def totals(self) -> Totals:
         """Return what all reservations since the system started have used."""
         return self._ended_totals if self.run is None else self._ended_totals + self.run.totals()
 
     def state(self) -> str:
-        """Return IDLE, or the activity of the current run."""
-        return "IDLE" if self.run is None else self.run.state()
+        """Return IDLE or DRAINED, or the activity of the current run."""
+        if self.run is not None:
+            return self.run.state()
+        return "DRAINED" if self.admission.drained_by else "IDLE"
 
     # Reservations
 
@@ -174,18 +186,21 @@ class System:
         Raises:
             SystemBusyError: another job holds the system and `wait` is false.
             TooManyWaitingError: the queue is full, or has too many jobs of this host.
+            SystemDrainedError: the system takes no new jobs.
             SystemStoppingError: the system is shutting down.
         """
         self._check_running()
+        if self.admission.drained_by:
+            raise SystemDrainedError.of(self.admission.drained_by, self.admission.drained_s)
         return self.book.enter(job, token, wait, time.time(), owner, peer)
 
-    async def grant(self, ticket: Ticket, on_queued: Callable[[int, Ticket], Awaitable[None]]) -> None:
+    async def grant(self, ticket: Ticket, on_queued: Callable[[int, Ticket | None], Awaitable[None]]) -> None:
         """Wait until the ticket holds the system.
 
         Args:
             ticket: From `enter`.
             on_queued: Called with (position in the queue, holder) now, after every change and every two
-                seconds.
+                seconds; without a holder the system is drained.
 
         Raises:
             SystemStoppingError: the system is shutting down.
@@ -194,7 +209,7 @@ class System:
             change = self._changes.next()
             self._check_running()
             position, holder = self.book.position(ticket), self.book.holder
-            if position == 0 or holder is None:
+            if position == 0:
                 break
             await on_queued(position, holder)
             with contextlib.suppress(TimeoutError):
@@ -243,7 +258,10 @@ class System:
         if ticket.ending is None:
             chief = self.chief if self.book.holder is ticket else None
             loss = "has gone" if chief is None else chief.loss_text
-            self.release(ticket, f"the chief of job {ticket.job} {loss}", f"its chief {loss}")
+            reason, why = f"the chief of job {ticket.job} {loss}", f"its chief {loss}"
+            if self.stopping is not None:
+                reason = why = str(self.stopping)
+            self.release(ticket, reason, why)
 
     def record_heartbeat(self, reservation: str, activity: str) -> ChiefMonitor | None:
         """Record a heartbeat of the holder's chief, and return its monitor; None for a job in the queue.
@@ -284,13 +302,88 @@ class System:
             except Exception:
                 # The next job must get the system, whatever state this run has left.
                 log.exception("closing the run failed", extra={"job": ticket.job})
-            self._ended_wafer_s = self.wafer_s()
+            record = self.usage_of(ticket, self.run, why)
+            self._ended_wafer_s += record.wafer_s
             self._ended_totals = self.totals()
             self.run = self.chief = None
+            # In a thread, because it waits for the disk.
+            await asyncio.to_thread(self.files.append, record)
         self.book.leave(ticket, why, time.time())
         if held:
             log.info("the system is free: %s", why, extra={"job": ticket.job})
         self._changes.notify()
+
+    async def release_job(self, job: str, caller: Caller, by: str) -> tuple[Ticket, bool]:
+        """End the reservation of a job, or its place in the queue, on behalf of somebody else than its chief.
+
+        Args:
+            job: Name of the job; empty: the one that holds the system.
+            caller: Who asks for it.
+            by: Name of the caller in messages.
+
+        Returns:
+            The job's ticket, and whether it held the system.
+
+        Raises:
+            NoSuchJobError: no such job holds the system or waits for it.
+            NotAllowedError: it is another user's, and the caller is no administrator.
+        """
+        book = self.book
+        tickets = [*([] if book.holder is None else [book.holder]), *(book.waiting if job else ())]
+        ticket = next((ticket for ticket in tickets if job in ("", ticket.job)), None)
+        if ticket is None:
+            problem = f"job {job} neither holds it nor waits for it" if job else "no job holds it"
+            raise NoSuchJobError(f"nothing to release at this CS system: {problem}")
+        caller.check_owner(ticket.user, f"release job {ticket.job} of {ticket.owner or 'another user'}")
+        held = ticket is book.holder
+        why = f"released by {by}"
+        log.warning("%s", why, extra={"job": ticket.job})
+        await asyncio.shield(self.release(ticket, f"the reservation was {why}", why))
+        return ticket, held
+
+    def admit(self, admission: Admission) -> None:
+        """Change the jobs that the system takes; the running job continues, and the queue stays."""
+        self.admission = admission
+        self.files.write_admission(admission)
+        self.book.set_admission(not admission.drained_by, time.time())
+        self._changes.notify()
+
+    def check_mode(self, execution: str) -> None:
+        """Check that the system takes programs of an execution mode.
+
+        Raises:
+            ArtifactRefusedError: an administrator has excluded it.
+        """
+        modes = self.admission.modes
+        if execution in EXECUTIONS and execution not in modes:
+            raise ArtifactRefusedError(
+                f"the program is compiled for execution {execution!r}, an administrator has set the mode of "
+                f"this CS system to {' and '.join(modes)}; compile it for that (execution: {modes[0]}), or "
+                "use another system"
+            )
+
+    # The log of the use
+
+    def usage_of(self, ticket: Ticket, run: Run, end: str) -> UsageRecord:
+        """Return what a reservation has used until now."""
+        totals, program = run.totals(), run.program
+        return UsageRecord(
+            ticket.job,
+            ticket.owner,
+            ticket.since_s,
+            time.time(),
+            run.share.wafers,
+            totals.steps,
+            totals.samples,
+            "" if program is None else program.execution,
+            "" if program is None else program.key,
+            end,
+        )
+
+    def running_usage(self) -> UsageRecord | None:
+        """Return what the current reservation has used; None if there is none."""
+        holder, run = self.book.holder, self.run
+        return None if holder is None or run is None else self.usage_of(holder, run, "")
 
     def run_of(self, reservation: str) -> Run:
         """Return the run that a call refers to.
@@ -446,6 +539,7 @@ class Ticket:
         calls: Checks that calls come from the job.
         owner: USER@HOST of its chief, as the chief states it; may be empty.
         peer: Host from which it calls.
+        user: Name in the certificate of its chief; empty without TLS.
         entered_s: When it asked for the system, seconds since the epoch.
         since_s: When it got the system, seconds since the epoch; 0 while it waits.
         ending: Why the reservation is ending; from then on, calls on its behalf are refused.
@@ -456,6 +550,7 @@ class Ticket:
     calls: CallVerifier
     owner: str = ""
     peer: str = ""
+    user: str = ""
     entered_s: float = 0.0
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     since_s: float = 0.0
@@ -475,6 +570,12 @@ class ReservationBook:
         self.holder: Ticket | None = None
         self._queue: deque[Ticket] = deque()
         self._ended: OrderedDict[str, str] = OrderedDict()
+        self._admits = True
+
+    def set_admission(self, admits: bool, now_s: float) -> None:
+        """Let waiting jobs get the system when it is free, or keep them waiting."""
+        self._admits = admits
+        self._grant(now_s)
 
     def enter(
         self, job: str, token: str, wait: bool, now_s: float, owner: str = "", peer: str = ""
@@ -493,7 +594,7 @@ class ReservationBook:
                 f"{len(self._queue)} jobs queue for the CS system, {of_peer} of this host; expected less "
                 f"than {_MAX_QUEUE} and {_MAX_QUEUE_OF_PEER}: try again later"
             )
-        ticket = Ticket(job, token, CallVerifier(token, self.nonce), owner, peer, now_s)
+        ticket = Ticket(job, token, CallVerifier(token, self.nonce), owner, peer, entered_s=now_s)
         self._queue.append(ticket)
         self._grant(now_s)
         return ticket
@@ -539,7 +640,7 @@ class ReservationBook:
         return tuple(self._queue)
 
     def _grant(self, now_s: float) -> None:
-        if self.holder is None and self._queue:
+        if self.holder is None and self._queue and self._admits:
             self.holder = self._queue.popleft()
             self.holder.since_s = now_s
 

@@ -246,7 +246,7 @@ def test_status_of_a_run(system, client, helpers):
     with client.reserve("job-17", helpers.token):
         done = cs_system("status", "--cs_ip", system.address)
     assert "state    RESERVED" in done.stdout
-    assert "job      job-17 since" in done.stdout
+    assert "job      job-17 of " in done.stdout
 
 
 def test_status_watches_until_ctrl_c(system):

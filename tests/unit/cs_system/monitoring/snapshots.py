@@ -76,5 +76,7 @@ PLAN = Floorplan(
 
 CURVE = tuple(CurvePoint(NOW - 90 + second, 10 * second, 10.0, 2.0 / (1 + second)) for second in range(90))
 
-SNAPSHOT = Snapshot(NOW, INFO, Totals(5000, 1_280_000, 5000, 50_000_000, 12.5, 10_000, 4000), 3, CURVE, PLAN)
+SNAPSHOT = Snapshot(
+    NOW, INFO, Totals(5000, 1_280_000, 5000, 50_000_000, 12.5, 10_000, 4000), 3, CURVE, PLAN, NOW + 86_400
+)
 IDLE = Snapshot(NOW, replace(INFO, state="IDLE", run=None, queue=(), events=()), Totals(), 0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from cs_system.errors import PortInUseError
 from cs_system.monitoring import http_server
 from cs_system.monitoring.board import Board
 from cs_system.monitoring.http_server import HEADERS, StatusServer
+from tests.certificates import SiteCertificates
 from tests.unit.cs_system.monitoring.snapshots import IDLE, INFO, NOW, SNAPSHOT
 
 
@@ -198,6 +200,25 @@ def test_the_server_ends_while_pages_are_open(board, monkeypatch):
     assert time.monotonic() - began_s < 3
     assert not server._thread.is_alive()
     connection.close()
+
+
+def test_over_tls_only_certificates_of_the_site_see_the_page(board, tmp_path):
+    site, other = SiteCertificates(tmp_path / "site"), SiteCertificates(tmp_path / "other")
+    with closing(StatusServer(board, "127.0.0.1", 0, site.system.server_context)) as server:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", server.port, timeout=10, context=site.user.client_context
+        )
+        with closing(connection):
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() == b"ok\n"
+        anonymous = ssl.create_default_context(cafile=str(site.user.ca))
+        foreign = other.user.client_context
+        foreign.load_verify_locations(site.user.ca)
+        for context in (anonymous, foreign):
+            refused = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=context)
+            with closing(refused), pytest.raises((ssl.SSLError, ConnectionError)):
+                # With TLS 1.3 the refusal may come after the request.
+                _ = (refused.request("GET", "/healthz"), refused.getresponse())
 
 
 def test_a_port_in_use_is_named_with_its_option(server, board):

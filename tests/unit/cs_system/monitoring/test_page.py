@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from cs_system.monitoring.page import SECTIONS, Page, draw, figure, make_plots, si
+from cs_system.monitoring.numbers import figure, si
+from cs_system.monitoring.page import SECTIONS, Page, draw, make_plots
 from cs_system.monitoring.recorder import CurvePoint
 from cs_system.status import Event, QueuedJob
 from cs_toolkit.floorplan import Floorplan, PlacedKernel

@@ -25,6 +25,16 @@ class ModelDirError(RunError, WriteError):
         )
 
 
+class ModelDirInUseError(RunError):
+    """Another process trains in the same `model_dir`."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(
+            f"model_dir '{path}' is in use by another training run: {holder}. Wait until it ends, end it, or "
+            "choose another model_dir; evaluation and prediction may run at the same time"
+        )
+
+
 class NonFiniteLossError(RunError):
     """The loss became NaN or infinite."""
 

@@ -38,6 +38,7 @@ from cs_runtime.requeue import (
 from cs_runtime.run_files import write_run_files
 from cs_runtime.session import Session, next_run, open_session, prime
 from cs_runtime.terminal import WaitLog, log_while_blocked
+from cs_runtime.training_lock import training_lock
 from cs_runtime.worker import run_in_process_worker, run_worker
 from cs_system.client import StateStream, StepOutputs
 from cs_system.errors import CsSystemError
@@ -389,6 +390,7 @@ def train(
 
     Raises:
         ModelDirError: `model_dir` is not writable.
+        ModelDirInUseError: Another process trains there.
         NonFiniteLossError: The loss became NaN or infinite.
         OutOfRangeError: A label is not a class, or an id is not a row of its table.
         cs_system.errors.CsSystemError: The system is unreachable, busy or failed, or a worker was lost.
@@ -401,11 +403,12 @@ def train(
             return None
         files.check_writable(settings.model_dir)
         timeline = Timeline()
-        try:
-            result = _run_chief(front_end, settings, observer, adjust, task, run, timeline, requests)
-        except BaseException as error:
-            record_failure(settings, timeline, error)
-            raise
+        with training_lock(settings.model_dir):
+            try:
+                result = _run_chief(front_end, settings, observer, adjust, task, run, timeline, requests)
+            except BaseException as error:
+                record_failure(settings, timeline, error)
+                raise
     if result.requeued:
         leave_for_requeue(result.final_step)
     return result

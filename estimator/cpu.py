@@ -24,6 +24,7 @@ from cs_runtime.requeue import (
     log_requested_checkpoint,
 )
 from cs_runtime.run_files import write_params
+from cs_runtime.training_lock import training_lock
 from estimator.backend import Batches, Setup
 from estimator.calling import call_model_fn, check_advances, model_graph, with_mean_loss
 from estimator.checkpoints import (
@@ -95,6 +96,7 @@ class CpuBackend:
         """Train until the limit, the end of the input, or the request of a hook to stop.
 
         Raises:
+            ModelDirInUseError: Another process trains in `model_dir`.
             CheckpointReadError: The newest checkpoint is not of this model.
             CheckpointWriteError: No space or no permission.
             NonFiniteLossError: The loss became NaN or infinite.
@@ -102,6 +104,20 @@ class CpuBackend:
         """
         if not runs_in_this_task("train"):
             return
+        with training_lock(self._setup.model_dir):
+            stopped_at = self._train(input_fn, hooks, steps, max_steps, saving_listeners)
+        if stopped_at is not None:
+            leave_for_requeue(stopped_at)
+
+    def _train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        steps: int | None,
+        max_steps: int | None,
+        saving_listeners: Sequence[Any] | None,
+    ) -> int | None:
+        """Train; return the step at which a request to requeue stopped the run, or None."""
         model_dir = self._setup.model_dir
         newest = latest_checkpoint(model_dir)
         last_step = None  # to the end of the input
@@ -129,12 +145,10 @@ class CpuBackend:
                 loop.events,
                 explain_cpu_limits(built.graph),
             ):
-                stopped_at = loop.run(session, raw_hook, last_step, requests, stop_on_request=requeue)
+                return loop.run(session, raw_hook, last_step, requests, stop_on_request=requeue)
         except KeyboardInterrupt as error:
             log_how_to_resume(error)
             raise
-        if stopped_at is not None:
-            leave_for_requeue(stopped_at)
 
     def evaluate(
         self,

@@ -26,7 +26,7 @@ from cstorch.input.loader import InputLoader
 from cstorch.input.random_state import seed_of_steps
 from cstorch.input.workers import job_files
 from cstorch.job import task
-from cstorch.loop.resources import system_address
+from cstorch.loop.resources import lock_directory, system_address
 from cstorch.program import Program, configuration
 from cstorch.tracing.precision import precision_of
 from cstorch.tracing.state import steps_done
@@ -95,6 +95,7 @@ class Training:
         self._rows: deque[Outputs] = deque()
         self._ahead = 0
         with ExitStack() as stack:
+            stack.enter_context(lock_directory())
             stack.push(self._on_exit)
             run = training_run(front_end, settings, self, task(), number, self._timeline)
             self._run = stack.enter_context(run)

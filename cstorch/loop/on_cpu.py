@@ -14,6 +14,7 @@ from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule
 from cstorch.loop import base
 from cstorch.loop.base import ProgramLoop
+from cstorch.loop.resources import lock_directory
 from cstorch.program import Program, configuration
 from cstorch.tracing.state import continue_at, steps_done
 
@@ -40,10 +41,12 @@ class CpuLoop(ProgramLoop):
 
     def batches(self) -> Iterator[Any]:
         """Yield a batch for each step; the input is repeated when it ends."""
-        first = steps_done() if self.trains else 0
-        if self.trains:
+        if not self.trains:
+            yield from islice(self._loader.endless(0), self.steps)
+            return
+        with lock_directory():
             self._loader.begin_training()
-        yield from islice(self._loader.endless(first), self.steps)
+            yield from islice(self._loader.endless(steps_done()), self.steps)
 
     def count_step(self) -> None:
         """Record that another step has completed; the first one of a training run starts its log."""

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from cs_runtime.embedded_system import EmbeddedSystem
+from cs_runtime.training_lock import training_lock
+from cstorch.chosen_backend import DEFAULT_ARTIFACT_DIR, current_backend
 from cstorch.input.workers import LocalWorkers, job_directory
 from cstorch.job import task
 from cstorch.program import Program, configuration
 from input_rules.input_export import export_requested
+
+
+def lock_directory() -> AbstractContextManager[None]:
+    """Lock the directory that the program has named for its runs, while it trains.
+
+    Runs in the default directories have separate folders.
+
+    Raises:
+        ModelDirInUseError: Another process trains there.
+    """
+    backend = current_backend(raise_exception=False)
+    directory = configuration().model_dir
+    if backend is not None and backend.is_cpu:  # its directory is not in the configuration
+        directory = Path(backend.artifact_dir)
+    defaults = (Path("./"), Path(DEFAULT_ARTIFACT_DIR))
+    return nullcontext() if directory in defaults or task().role == "worker" else training_lock(directory)
 
 
 def start_workers() -> None:

@@ -7,7 +7,9 @@ administrator of the site needs the private key of the authority.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cs_toolkit.errors import ToolkitError, UsageError
 from cs_toolkit.files import replace_file
-from cs_toolkit.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, Identity, Role
+from cs_toolkit.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, Identity, Role, digest, restrict
 
 AUTHORITY_KEY_FILE = "ca-key.pem"
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
@@ -218,6 +220,23 @@ def create_authority(
     )
     _write(directory, {CA_FILE: _pem(certificate), AUTHORITY_KEY_FILE: _key_pem(key)}, overwrite)
     return _content(certificate)
+
+
+def create_pinned_context(name: str) -> tuple[ssl.SSLContext, str]:
+    """Return settings of a server for one job, and the digest by which its clients know its certificate.
+
+    Clients need none: they prove that they belong to the job over the encrypted connection.
+    """
+    certificate, key = create_self_signed(name, AUTHORITY_DAYS)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # as in `Credentials.server_context`
+    restrict(context)
+    # OpenSSL takes keys from files only; this one is in memory, and has no name.
+    with os.fdopen(os.memfd_create("key"), "wb") as file:
+        file.write(certificate + key)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    return context, digest(ssl.PEM_cert_to_DER_cert(certificate.decode()))
 
 
 def create_self_signed(name: str, days: int) -> tuple[bytes, bytes]:

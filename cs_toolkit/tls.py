@@ -7,6 +7,7 @@ with TLS 1.3 only. Only the standard library is imported, because the agents of 
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -154,6 +155,22 @@ def restrict(context: ssl.SSLContext) -> None:
     context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
     if ssl.OPENSSL_VERSION_INFO >= (3, 0):
         context.options |= _OP_ENABLE_KTLS
+
+
+def pinned_context() -> ssl.SSLContext:
+    """Return settings of a connection to a server whose certificate is known by its digest.
+
+    The caller compares `digest` of the peer's certificate after the handshake, before it sends anything.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    restrict(context)
+    return context
+
+
+def digest(certificate: bytes) -> str:
+    """Return the digest of a certificate in binary form (DER)."""
+    return hashlib.sha256(certificate).hexdigest()
 
 
 def find_credentials(given: Path | None, environment: Mapping[str, str]) -> Credentials | None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from cs_toolkit import wire
-from cs_toolkit.tls import Credentials, Identity, explain
+from cs_toolkit.tls import Credentials, Identity, digest, explain, pinned_context
 from cs_toolkit.wire import Buffer, Connection, ForeignBytesError, PeerGoneError, PeerSilentError
 
 # One write encrypts at most this many bytes, so that a reading thread waits for the lock no longer than that.
@@ -52,6 +52,25 @@ def connect(
         encrypted.close()
         raise
     return encrypted
+
+
+def connect_pinned(address: tuple[str, int], timeout_s: float, certificate: str) -> Connection:
+    """Connect with TLS to a server whose certificate has this digest.
+
+    Raises:
+        OSError: it cannot be reached, or has broken the connection.
+        TlsError: the peer uses no TLS, or another certificate.
+    """
+    sock = wire.connect(address, timeout_s).detach()
+    connection = TlsConnection(sock, pinned_context(), address[0])
+    try:
+        connection.handshake(timeout_s)
+        if digest(connection.peer_certificate) != certificate:
+            raise TlsError("TLS: another process listens there: its certificate is not the expected one")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def accept(sock: socket.socket, credentials: Credentials | None) -> Connection:

@@ -1,14 +1,18 @@
-"""Non-blocking connection for the messages of the protocol."""
+"""Non-blocking connection for the messages of the protocol, with or without TLS."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 from contextlib import suppress
 
 from cs_toolkit.wire import break_when_lost, set_tcp_options
 from csrun.agent.protocol import MAX_HEAD_BYTES, Decoder, Message, ProtocolError, encode
 
 READ_BYTES = 262_144
+
+# The socket cannot take or give bytes now; the handshake of TLS takes place in the first calls.
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 DEAD_PEER_S = 15
 
 
@@ -16,7 +20,7 @@ class Connection:
     """One end of a connection.
 
     Args:
-        connection: a connected TCP socket; this object owns it.
+        connection: a connected TCP socket, plain or with TLS; this object owns it.
         max_head_bytes: the largest accepted head of a frame.
 
     Attributes:
@@ -58,7 +62,7 @@ class Connection:
         try:
             while self._unsent and self._open:
                 del self._unsent[: self._socket.send(self._unsent)]
-        except BlockingIOError:
+        except _NOT_NOW:
             pass
         except OSError:
             self._lose()
@@ -69,10 +73,10 @@ class Connection:
         if not self._open:
             return messages
         try:
-            data = self._socket.recv(READ_BYTES)
+            data = self._read()
             for message in self._decoder.feed(data):
                 messages.append(message)
-        except BlockingIOError:
+        except _NOT_NOW:
             return messages
         except ProtocolError as error:
             self.error = str(error)
@@ -84,6 +88,19 @@ class Connection:
         if not data:
             self._lose()
         return messages
+
+    def _read(self) -> bytes:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        finally:
+            if self._unsent:  # with TLS it may have been waiting for the peer's part of the handshake
+                self.flush()
+        if isinstance(self._socket, ssl.SSLSocket):
+            # Each call returns one record, of at most 16 KiB.
+            with suppress(*_NOT_NOW):
+                while data and len(data) < READ_BYTES and (more := self._socket.recv(READ_BYTES)):
+                    data += more
+        return data
 
     def close(self) -> None:
         """Close the connection."""

@@ -15,6 +15,7 @@ import os
 import selectors
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections import defaultdict
@@ -103,11 +104,13 @@ class JobLoop:
         command: subprocess.Popen[bytes],
         on_start: Callable[[], None],
         token: str,
+        context: ssl.SSLContext,
     ) -> None:
         self._plan = plan
         self._starter = starter
         self._signals = signals
         self._listener = listener
+        self._context = context
         self._command = command
         self._on_start = on_start
         self._token = token
@@ -214,7 +217,11 @@ class JobLoop:
         with suppress(OSError):  # no connection is waiting
             while len(self._unauthenticated) < len(self._plan.tasks) + MAX_UNAUTHENTICATED_PEERS:
                 accepted, _ = self._listener.accept()
-                connection = Connection(accepted, MAX_AGENT_HEAD_BYTES)
+                accepted.setblocking(False)
+                encrypted = self._context.wrap_socket(
+                    accepted, server_side=True, do_handshake_on_connect=False
+                )
+                connection = Connection(encrypted, MAX_AGENT_HEAD_BYTES)
                 nonce = new_nonce()
                 self._unauthenticated[connection] = (nonce, now_s + HANDSHAKE_LIMIT_S)
                 self._selector.register(connection, selectors.EVENT_READ)

@@ -10,6 +10,7 @@ import random
 import resource
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -78,11 +79,13 @@ def run_agents(
     write_text(STDERR, f"Launching: {join(plan.command)} ({describe_tasks(plan)})\n")
     with _listen(plan) as listener, SignalPipe() as signals:
         token = token_hex(16)
+        context, certificate = _make_context(plan)
         own = {
             **command_environment,
             "CSRUN_SUPERVISOR_HOST": "127.0.0.1" if plan.loopback else socket.gethostname(),
             "CSRUN_SUPERVISOR_PORT": str(listener.getsockname()[1]),
             "CSRUN_SUPERVISOR_PORTS": plan.ports_setting,
+            "CSRUN_SUPERVISOR_CERT": certificate,
             "CSRUN_JOB_ID": plan.job_id,
             "CSRUN_JOB_TOKEN": token,
         }
@@ -93,9 +96,16 @@ def run_agents(
             # Not earlier: the command would pass the limit on to the tasks.
             if soft not in (resource.RLIM_INFINITY, -1) and soft < connections:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (connections, hard))
-            return JobLoop(plan, starter, signals, listener, process, guard.tasks_run, token).run()
+            return JobLoop(plan, starter, signals, listener, process, guard.tasks_run, token, context).run()
         finally:
             guard.dismiss()
+
+
+def _make_context(plan: AgentPlan) -> tuple[ssl.SSLContext, str]:
+    """Make a certificate for this job only: the agents know its digest from the scheduler, like the token."""
+    from cs_toolkit.certificates import create_pinned_context  # only jobs on nodes need cryptography
+
+    return create_pinned_context(plan.job_id)
 
 
 def _listen(plan: AgentPlan) -> socket.socket:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cs_toolkit.errors import ToolkitError
+from cs_toolkit.tls import digest, pinned_context
 from cs_toolkit.wire import is_proof, new_nonce
 from csrun.agent.connection import Connection
 from csrun.agent.log import LogWriter
@@ -69,7 +70,12 @@ LOST_GRACE_S = 5.0  # longest grace period without a launcher, whose killer expe
 KILL_LIMIT_S = 30.0
 # Signals of schedulers at a limit of time: Flux sends SIGALRM, limits of CPU time lead to SIGXCPU.
 OTHER_INTERRUPTS = (signal.SIGALRM, signal.SIGXCPU)
-PRIVATE_VARIABLES = ("CSRUN_SUPERVISOR_HOST", "CSRUN_SUPERVISOR_PORT", "CSRUN_SUPERVISOR_PORTS")
+PRIVATE_VARIABLES = (
+    "CSRUN_SUPERVISOR_CERT",
+    "CSRUN_SUPERVISOR_HOST",
+    "CSRUN_SUPERVISOR_PORT",
+    "CSRUN_SUPERVISOR_PORTS",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -114,10 +120,12 @@ def _connect(environment: Mapping[str, str], place: TaskPlace) -> Connection:
     hosts = [place.launcher_host, environment.get("CSRUN_SUPERVISOR_HOST", "")]
     limit_s = time.monotonic() + CONNECT_LIMIT_S
     failures: dict[str, str] = {}
+    certificate = environment["CSRUN_SUPERVISOR_CERT"]
     while time.monotonic() < limit_s:
         for host in filter(None, hosts):
             try:
-                return Connection(socket.create_connection((host, port), CONNECT_ATTEMPT_S))
+                connection = socket.create_connection((host, port), CONNECT_ATTEMPT_S)
+                return Connection(_encrypt(connection, certificate))
             except OSError as error:
                 failures[host] = error.strerror or str(error)
         time.sleep(TICK_S)
@@ -128,6 +136,23 @@ def _connect(environment: Mapping[str, str], place: TaskPlace) -> Connection:
         f"nodes can connect to the host where csrun_wse runs: open a range of ports for that"
         f"{f' ({setting})' if setting else ''}, or start csrun_wse inside the job (--submit)"
     )
+
+
+def _encrypt(connection: socket.socket, certificate: str) -> socket.socket:
+    """Return the connection with TLS to the launcher, whose certificate has this digest.
+
+    Raises:
+        OSError: the peer is not the launcher; the connection is closed.
+    """
+    try:
+        encrypted = pinned_context().wrap_socket(connection)
+    except OSError:
+        connection.close()
+        raise
+    if digest(encrypted.getpeercert(binary_form=True) or b"") != certificate:
+        encrypted.close()
+        raise ConnectionError("another process listens there")
+    return encrypted
 
 
 class _Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from cs_toolkit.wire import Connection, FrameError, LineChannel, is_proof
+from cs_toolkit.tls_connection import TlsConnection
+from cs_toolkit.wire import FrameError, LineChannel, is_proof
 from csrun.doctor import Finding
+from csrun.doctor.probe import SECRET_VARIABLE
 from csrun.schedulers.hostlist import compress_hostlist
 from csrun.tasks.environment import Toolkit
 from csrun.tasks.place import PlaceReader, reader_arguments
@@ -89,21 +92,25 @@ def probe_nodes(access: NodeAccess, toolkit: Toolkit, cwd: Path, needed: Sequenc
         needed: further paths that every node must have.
     """
     # Nodes that see a file with this random name see the same directory.
-    secret = token_hex(8)
-    token_file = cwd / f".csrun-doctor-{secret}"
-    token_file.touch()
+    shared_file = cwd / f".csrun-doctor-{token_hex(8)}"
+    shared_file.touch()
     try:
         with _listen(access.ports) as listener:
+            # Only here: cryptography takes longer to load than everything else of csrun.
+            from cs_toolkit.certificates import create_pinned_context
+
+            context, certificate = create_pinned_context("csrun doctor")
             script = Path(__file__).with_name("probe.py")
             arguments = [
                 *access.prefix,
                 *[str(toolkit.python), "-I", "-S", str(script), *reader_arguments(access.read_place)],
-                *[str(token_file), socket.gethostname(), str(listener.getsockname()[1]), secret, *needed],
+                *[str(shared_file), socket.gethostname(), str(listener.getsockname()[1])],
+                *[certificate, *needed],
             ]
-            return _gather(arguments, access, listener, secret)
+            return _gather(arguments, access, listener, context, token_hex(16))
     finally:
         with suppress(OSError):
-            token_file.unlink()
+            shared_file.unlink()
 
 
 def probe_findings(run: ProbeRun, access: NodeAccess) -> Iterator[Finding]:
@@ -161,12 +168,19 @@ def _listen(ports: tuple[int, int] | None) -> socket.socket:
     raise OSError(f"no free port in {first}-{last}")
 
 
-def _gather(arguments: Sequence[str], access: NodeAccess, listener: socket.socket, secret: str) -> ProbeRun:
+def _gather(
+    arguments: Sequence[str],
+    access: NodeAccess,
+    listener: socket.socket,
+    context: ssl.SSLContext,
+    secret: str,
+) -> ProbeRun:
     listener.settimeout(0.1)
     answers: list[Answer] = []
     with subprocess.Popen(
         arguments,
-        env=access.environment,
+        # Not an argument, which all users of a node can see.
+        env={**access.environment, SECRET_VARIABLE: secret},
         cwd="/",
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -177,7 +191,7 @@ def _gather(arguments: Sequence[str], access: NodeAccess, listener: socket.socke
             while len(answers) < access.count and time.monotonic() < deadline_s:
                 # Before the look for an answer, which may arrive just before the command ends.
                 ended = command.poll() is not None
-                answer = _accept(listener, secret)
+                answer = _accept(listener, context, secret)
                 if answer:
                     answers.append(answer)
                 elif ended:
@@ -190,7 +204,7 @@ def _gather(arguments: Sequence[str], access: NodeAccess, listener: socket.socke
     return ProbeRun(tuple(answers), complaint)
 
 
-def _accept(listener: socket.socket, secret: str) -> Answer | None:
+def _accept(listener: socket.socket, context: ssl.SSLContext, secret: str) -> Answer | None:
     """Return the answer of the next probe; None if none has connected."""
     try:
         accepted, _ = listener.accept()
@@ -199,7 +213,13 @@ def _accept(listener: socket.socket, secret: str) -> Answer | None:
     arrived_s = time.time()
     with accepted:
         try:
-            channel = LineChannel(Connection(accepted), _LINE_BYTES)
+            connection = TlsConnection(accepted, context)
+        except OSError:  # the peer has disconnected already
+            return None
+    with connection:
+        try:
+            connection.handshake(_LINE_LIMIT_S)
+            channel = LineChannel(connection, _LINE_BYTES)
             result = channel.receive(time.monotonic() + _LINE_LIMIT_S)
             # Any user of the nodes can connect to this port.
             if not is_proof(result["secret"], secret):

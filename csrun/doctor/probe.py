@@ -2,7 +2,7 @@
 
 It is run as a script (`python -I -S probe.py`), with the standard library and the toolkit. Its arguments are
 those of `csrun.tasks.place.load_reader`, a file that must be visible, host and port of the doctor, the
-doctor's secret, and further paths that must exist.
+digest of its certificate, and further paths that must exist. Its environment has the doctor's secret.
 """
 
 import os
@@ -12,22 +12,26 @@ import time
 from pathlib import Path
 
 CONNECT_LIMIT_S = 5.0
+SECRET_VARIABLE = "CSRUN_DOCTOR_SECRET"
 
 
-def main(folder: str, reader: str, token_file: str, host: str, port: str, secret: str, *paths: str) -> None:
+def main(
+    folder: str, reader: str, shared_file: str, host: str, port: str, certificate: str, *paths: str
+) -> None:
     """Check the paths and send the result to the doctor as one line of JSON."""
-    from cs_toolkit.wire import JsonLines, connect
+    from cs_toolkit.tls_connection import connect_pinned
+    from cs_toolkit.wire import JsonLines
     from csrun.tasks.place import load_reader
 
     place = load_reader(folder, reader)(os.environ)
     result = {
-        "secret": secret,
+        "secret": os.environ[SECRET_VARIABLE],
         "node": place.node if place and place.node else socket.gethostname(),
-        "shared": Path(token_file).exists(),
+        "shared": Path(shared_file).exists(),
         "missing": [path for path in paths if not Path(path).exists()],
     }
     address = place.launcher_host if place and place.launcher_host else host
-    with connect((address, int(port)), CONNECT_LIMIT_S) as connection:
+    with connect_pinned((address, int(port)), CONNECT_LIMIT_S, certificate) as connection:
         # The time is read last: the doctor compares it with the time of arrival.
         connection.send([JsonLines.encode({**result, "time_s": time.time()})])
 

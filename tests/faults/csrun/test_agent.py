@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from cs_toolkit.certificates import create_pinned_context
 from csrun.agent.connection import Connection
 from csrun.agent.plan import agent_command
 from csrun.agent.protocol import (
@@ -49,12 +50,14 @@ Kind = TypeVar("Kind", bound=Message)
 class Launcher:
     """The launcher's end of one agent, and the agent itself."""
 
-    def __init__(self, folder: Path, *, under: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, *, under: tuple[str, ...] = (), certificate: str = "") -> None:
         self.folder = folder
         self.marker = uuid.uuid4().hex
         self.messages: list[Message] = []
+        context, digest = create_pinned_context("job")
         with socket.create_server(("127.0.0.1", 0)) as server:
             environment = {
+                "CSRUN_SUPERVISOR_CERT": certificate or digest,
                 "PATH": os.environ["PATH"],
                 "CSRUN_SUPERVISOR_PORT": str(server.getsockname()[1]),
                 "CSRUN_JOB_TOKEN": TOKEN,
@@ -76,7 +79,11 @@ class Launcher:
                 text=True,
             )
             server.settimeout(LIMIT_S)
-            self.link = Connection(server.accept()[0])
+            accepted, _ = server.accept()
+            accepted.settimeout(LIMIT_S)
+            self.link = Connection(context.wrap_socket(accepted, server_side=True))
+        if certificate:  # the agent does not believe that this is its launcher
+            return
         self.link.send(Challenge(NONCE))
         self.hello = self.wait_for(Hello)
 
@@ -128,7 +135,7 @@ class Launcher:
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
     launchers: list[Launcher] = []
 
-    def call(**options: tuple[str, ...]) -> Launcher:
+    def call(**options: Any) -> Launcher:
         launchers.append(Launcher(tmp_path, **options))
         return launchers[-1]
 
@@ -296,3 +303,16 @@ def test_a_log_of_a_run_before_is_kept_where_that_is_asked_for(launch: Callable[
     launcher.link.send(Signal(signal.SIGTERM))
     launcher.wait_for(Gone)
     assert (launcher.folder / "task.log").read_text() == "before\nafter\n"
+
+
+def test_agent_sends_nothing_to_another_process_at_the_port(launch: Any) -> None:
+    """A port may have been taken by a stranger, who has another certificate, after the launcher has ended."""
+    launcher = launch(certificate="0" * 64)
+    began_s = time.monotonic()
+    while launcher.link.is_open() and time.monotonic() - began_s < LIMIT_S:
+        assert launcher.link.receive() == []
+        time.sleep(0.01)
+    assert not launcher.link.is_open()
+    assert launcher.end() == 1
+    assert launcher.process.stderr is not None
+    assert "cannot reach csrun_wse at port" in launcher.process.stderr.read()

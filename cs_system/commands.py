@@ -171,6 +171,12 @@ def main() -> None:
     help="MemoryX processes for weight streaming, which share the layers.  [default: started when needed]",
 )
 @click.option(
+    "--memoryx-secret-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The secret of the processes of --memoryx, made if it is missing.  [default: memoryx.secret in the "
+    "user's directory of configuration, ~/.config/csrun]",
+)
+@click.option(
     "--wgt-servers",
     type=click.IntRange(1),
     default=1,
@@ -205,6 +211,7 @@ def serve(
     wafers: int,
     group_file: Path | None,
     memoryx: str | None,
+    memoryx_secret_file: Path | None,
     wgt_servers: int,
     memoryx_dir: Path | None,
 ) -> None:
@@ -258,6 +265,7 @@ def serve(
                         memoryx_dir or Path(tempfile.gettempdir()),
                         wgt_servers,
                         peer_timeout_s=peer_timeout_s,
+                        secret_file=memoryx_secret_file,
                     ),
                     wafers=wafers,
                     peer_timeout_s=peer_timeout_s,
@@ -351,6 +359,12 @@ def memoryx_group() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Where weights and gradients are stored.  [default: the directory of temporary files]",
 )
+@click.option(
+    "--memoryx-secret-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The secret that CS systems must know, made if it is missing.  [default: memoryx.secret in the "
+    "user's directory of configuration, ~/.config/csrun]",
+)
 @click.option("--threads", type=click.IntRange(1), help="Number of compute threads.  [default: all CPUs]")
 @click.option(
     "--xla-cache", type=click.Path(file_okay=False, path_type=Path), help="Directory of compiled functions."
@@ -361,6 +375,7 @@ def memoryx_serve(
     insecure: bool,
     port: int,
     memoryx_dir: Path | None,
+    memoryx_secret_file: Path | None,
     threads: int | None,
     xla_cache: Path | None,
 ) -> None:
@@ -371,6 +386,7 @@ def memoryx_serve(
       cs_system memoryx serve --port=9002 --memoryx-dir=/scratch
       cs_system serve --memoryx=127.0.0.1:9002
     """
+    from cs_system.memoryx.config import read_memoryx_secret
     from cs_system.memoryx.server import MemoryxOptions
     from cs_system.memoryx.server import serve as run_memoryx
     from cs_system.processes import end_process, set_up_logging
@@ -382,7 +398,8 @@ def memoryx_serve(
         credentials = server_credentials(host, certs, insecure, os.environ)
         if is_loopback(host):
             credentials = None  # as for all parts of a system on one machine
-        code = run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache, credentials))
+        secret = read_memoryx_secret(memoryx_secret_file)
+        code = run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache, secret, credentials))
     except CsSystemError as error:
         _fail(error, error.exit_code)
     except KeyboardInterrupt:

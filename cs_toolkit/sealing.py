@@ -7,6 +7,7 @@ are AES-GMAC. Agents of csrun must not import this module, which needs the packa
 from __future__ import annotations
 
 import hmac
+import os
 import struct
 from collections.abc import Sequence
 
@@ -125,3 +126,22 @@ def seal(secret: bytes, public_key: bytes) -> bytes:
 def _cipher(shared: bytes, sender: bytes, reader: bytes) -> ChaCha20Poly1305:
     info = b"cs-toolkit sealed secret" + sender + reader
     return ChaCha20Poly1305(HKDF(hashes.SHA256(), 32, None, info).derive(shared))
+
+
+def encrypt(text: str, key: bytes) -> str:
+    """Encrypt a text with a common key of 32 bytes; return hexadecimal digits."""
+    nonce = os.urandom(12)
+    return (nonce + ChaCha20Poly1305(key).encrypt(nonce, text.encode(), None)).hex()
+
+
+def decrypt(encrypted: str, key: bytes) -> str:
+    """Return the text that `encrypt` has encrypted.
+
+    Raises:
+        SealError: it was changed on its way, or encrypted with another key.
+    """
+    try:
+        data = bytes.fromhex(encrypted)
+        return ChaCha20Poly1305(key).decrypt(data[:12], data[12:], None).decode()
+    except (ValueError, InvalidTag):
+        raise SealError("an encrypted text was changed on its way, or has another key") from None

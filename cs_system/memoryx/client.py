@@ -10,23 +10,21 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from cs_system.engine.base import Executables
-from cs_system.errors import CsSystemError, ExecutionError
+from cs_system.errors import CsSystemError, ExecutionError, MemoryxError
 from cs_system.memoryx.config import MemoryxAddress
 from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     FrameType,
     Header,
     ModelDescription,
-    receive_arrays,
-    receive_header,
-    send_frame,
-    send_tensors,
+    greet,
 )
 from cs_system.memoryx.weights import (
     Arrays,
@@ -42,7 +40,6 @@ from cs_system.memoryx.weights import (
 )
 from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
 from cs_toolkit.step import StepInterface, TensorSpec
-from cs_toolkit.wire import Connection
 
 # Capacity of the queue of frames to send.
 _WAITING = 8
@@ -62,6 +59,7 @@ class MemoryxClient(WeightStream):
 
     Args:
         address: Host and port of MemoryX.
+        secret: Its secret.
         shard: Part of the step that is stored there.
         on_failure: Called with the error when the connection fails, unless this side closes it.
         on_partial: Called with a round and the contributions of the gradients there to the other parts.
@@ -72,13 +70,15 @@ class MemoryxClient(WeightStream):
     def __init__(
         self,
         address: MemoryxAddress,
+        secret: str,
         shard: Shard,
         on_failure: OnFailure,
         on_partial: OnPartial,
         maps_files: bool = True,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
-        super().__init__(address, shard, on_failure, maps_files, heartbeat_timeout_s)
+        super().__init__(address, secret, shard, on_failure, maps_files, heartbeat_timeout_s)
+        self._opening: Future[None] = Future()
         self._on_partial = on_partial
         self._answers: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
         self._snapshot_done: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
@@ -91,28 +91,31 @@ class MemoryxClient(WeightStream):
         self,
         schedule: Schedule,
         functions: Mapping[int, tuple[bytes, StepInterface]],
-        token: str,
+        name: str,
         listeners: int = 0,
     ) -> None:
-        """Send the model; `wait_open` waits until it is accepted.
+        """Send the model in a thread, as MemoryX may still be starting; `wait_open` waits for the answer.
 
         Args:
             schedule: Schedule of the whole step.
             functions: Bytes and interface of the functions that MemoryX computes, by number.
-            token: Secret with which other wafers join, and readers of its state.
+            name: Random name by which other wafers, and readers of its state, find the model.
             listeners: Number of other wafers.
-
-        Raises:
-            MemoryxError: MemoryX is gone.
         """
         interfaces = {number: interface for number, (_, interface) in functions.items()}
-        model = ModelDescription(schedule, interfaces, token, listeners, self._shard.index, self._shard.count)
-        try:
-            send_frame(self._connection, FrameType.OPEN, 0, model.to_json())
-            for number, (data, _) in functions.items():
-                send_frame(self._connection, FrameType.FUNCTION, number, data)
-        except ConnectionError as error:
-            raise self._loss_error(error) from error
+        model = ModelDescription(schedule, interfaces, name, listeners, self._shard.index, self._shard.count)
+
+        def send() -> None:
+            try:
+                self._greet()
+                self._channel.send(FrameType.OPEN, 0, model.to_json())
+                for number, (data, _) in functions.items():
+                    self._channel.send(FrameType.FUNCTION, number, data)
+                self._opening.set_result(None)
+            except Exception as error:
+                self._opening.set_exception(error)
+
+        self._start("opening", send)
 
     def wait_open(self) -> None:
         """Wait until MemoryX has the model, and storage for its state.
@@ -123,10 +126,11 @@ class MemoryxClient(WeightStream):
         """
         try:
             self._watchdog.expect_data()
-            while (header := receive_header(self._connection)).type is FrameType.ALIVE:
+            self._opening.result()
+            while (header := self._channel.receive_header()).type is FrameType.ALIVE:
                 self._watchdog.expect_data()
             if header.type is not FrameType.OPENED:
-                raise answer_error(self._connection, header, self._name)
+                raise answer_error(self._channel, header, self._name)
             self._map_files(header)
         except ConnectionError as error:
             raise self._failure or self._loss_error(error) from error
@@ -187,11 +191,11 @@ class MemoryxClient(WeightStream):
         specs = self._schedule.values
         if header.type is FrameType.ANSWERS:
             self._answers.put(
-                receive_arrays(self._connection, header, [specs[number] for number in self._traffic.answers])
+                self._channel.receive_arrays(header, [specs[number] for number in self._traffic.answers])
             )
         elif header.type is FrameType.PARTIAL:
             given = [specs[number] for number in self._shard.given[header.index]]
-            self._on_partial(header.index, receive_arrays(self._connection, header, given))
+            self._on_partial(header.index, self._channel.receive_arrays(header, given))
         elif header.type is FrameType.DONE:
             self._snapshot_done.put([])
         elif header.type is FrameType.UPDATED:
@@ -224,7 +228,7 @@ class MemoryxClient(WeightStream):
             if self._failure is None:
                 self._files.write_results(index, arrays)
             arrays = []
-        send_tensors(self._connection, kind, index, arrays)
+        self._channel.send_arrays(kind, index, arrays)
 
     def _queue(self, kind: FrameType, index: int, arrays: Results) -> None:
         if self._failure is not None:
@@ -245,20 +249,26 @@ class StateReader:
 
     Args:
         address: Host and port of MemoryX.
-        token: Secret of the model.
+        secret: Its secret.
+        name: Name of the model.
 
     Raises:
         MemoryxError: nothing answers at the address.
     """
 
-    def __init__(self, address: MemoryxAddress, token: str) -> None:
+    def __init__(self, address: MemoryxAddress, secret: str, name: str) -> None:
         self._name = f"{address[0]}:{address[1]}"
         self._lock = threading.Lock()
-        self._connection: Connection = connect_memoryx(address)
+        connection = connect_memoryx(address)
         try:
-            send_frame(self._connection, FrameType.READ, 0, token.encode())
+            self._channel = greet(connection, secret, HEARTBEAT_TIMEOUT_S)
+            self._channel.send(FrameType.READ, 0, name.encode())
         except ConnectionError as error:
+            connection.close()
             raise loss_error(self._name, error) from error
+        except MemoryxError:
+            connection.close()
+            raise
 
     def get(self, number: int, spec: TensorSpec) -> np.ndarray:
         """Return a tensor of the snapshot, in the device's dtype; each may be read once.
@@ -269,7 +279,7 @@ class StateReader:
         with self._lock:
             try:
                 header = self._request(FrameType.GET, number, FrameType.STATE)
-                (array,) = receive_arrays(self._connection, header, [spec])
+                (array,) = self._channel.receive_arrays(header, [spec])
             except ConnectionError as error:
                 raise loss_error(self._name, error) from error
         return array
@@ -291,17 +301,17 @@ class StateReader:
     def close(self) -> None:
         """Close the connection."""
         self.shut_down()
-        self._connection.close()
+        self._channel.connection.close()
 
     def shut_down(self) -> None:
         """Shut the connection down; a thread that is reading gets the error that MemoryX is gone."""
-        self._connection.shut_down()
+        self._channel.connection.shut_down()
 
     def _request(self, kind: FrameType, index: int, expected: FrameType) -> Header:
-        send_frame(self._connection, kind, index)
-        header = receive_header(self._connection)
+        self._channel.send(kind, index)
+        header = self._channel.receive_header()
         if header.type is not expected:
-            raise answer_error(self._connection, header, self._name)
+            raise answer_error(self._channel, header, self._name)
         return header
 
 
@@ -361,6 +371,7 @@ class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
     Args:
         schedule: Schedule of the step.
         addresses: Host and port of each process.
+        secret: Their secret.
         maps_files: Whether to map the files of a MemoryX on the same machine.
         heartbeat_timeout_s: Time without a heartbeat after which a process counts as lost.
 
@@ -372,6 +383,7 @@ class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
         self,
         schedule: Schedule,
         addresses: Sequence[MemoryxAddress],
+        secret: str,
         maps_files: bool = True,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
@@ -383,18 +395,20 @@ class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
             for address, part in zip(self.addresses, self.parts, strict=True):
                 handler = partial(self._merge_partials, part)
                 self._streams.append(
-                    MemoryxClient(address, part, self._fail_all, handler, maps_files, heartbeat_timeout_s)
+                    MemoryxClient(
+                        address, secret, part, self._fail_all, handler, maps_files, heartbeat_timeout_s
+                    )
                 )
         except CsSystemError:
             self.close()
             raise
 
-    def open(self, executables: Executables, token: str, listeners: int = 0) -> None:
+    def open(self, executables: Executables, name: str, listeners: int = 0) -> None:
         """Send each process its part of the model; `wait_open` waits until all have accepted it."""
         for stream, part in zip(self._streams, self.parts, strict=True):
             numbers = dict.fromkeys(call.function for call in part.schedule.memory_calls())
             functions: Mapping[int, tuple[bytes, StepInterface]] = {n: executables[n] for n in numbers}
-            stream.open(self._schedule, functions, token, listeners)
+            stream.open(self._schedule, functions, name, listeners)
 
     def wait_open(self) -> None:
         """Wait until all processes have the model, and storage for their state."""
@@ -452,14 +466,17 @@ class ShardedListener(_ShardedStreams[WeightListener]):
     Args:
         schedule: Schedule of the step.
         addresses: Host and port of each process.
-        token: Secret of the group.
+        secret: Their secret.
+        name: Name of the model.
     """
 
-    def __init__(self, schedule: Schedule, addresses: Sequence[MemoryxAddress], token: str) -> None:
+    def __init__(
+        self, schedule: Schedule, addresses: Sequence[MemoryxAddress], secret: str, name: str
+    ) -> None:
         super().__init__(schedule, addresses)
         for address, part in zip(self.addresses, self.parts, strict=True):
-            self._streams.append(WeightListener(address, part, self._fail_all))
-            self._streams[-1].join(token)
+            self._streams.append(WeightListener(address, secret, part, self._fail_all))
+            self._streams[-1].join(name)
 
     def begin(self, inputs: Arrays) -> None:
         """Do nothing: the first wafer begins the step."""
@@ -478,12 +495,15 @@ class ShardedReader:
     Args:
         schedule: Schedule of the step.
         addresses: Host and port of each process.
-        token: Secret of the model.
+        secret: Their secret.
+        name: Name of the model.
     """
 
-    def __init__(self, schedule: Schedule, addresses: Sequence[MemoryxAddress], token: str) -> None:
+    def __init__(
+        self, schedule: Schedule, addresses: Sequence[MemoryxAddress], secret: str, name: str
+    ) -> None:
         self._parts = shards(schedule, len(addresses))
-        self._readers = [StateReader(address, token) for address in addresses[: len(self._parts)]]
+        self._readers = [StateReader(address, secret, name) for address in addresses[: len(self._parts)]]
 
     def get(self, number: int, spec: TensorSpec) -> np.ndarray:
         """Return a tensor of the snapshot, in the device's dtype; each may be read once."""

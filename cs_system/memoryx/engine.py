@@ -92,18 +92,18 @@ class StreamedEngine(LayeredEngine):
         started = time.monotonic()
         if self._layers is None:
             # Connected first, so that both sides compile their functions at the same time.
-            addresses, self.started_processes = start_memoryx(self._config, self._schedule)
+            addresses, self.started_processes, secret = start_memoryx(self._config, self._schedule)
             client = ShardedMemoryx(
-                self._schedule, addresses, self._config.maps_files, self._heartbeat_timeout_s
+                self._schedule, addresses, secret, self._config.maps_files, self._heartbeat_timeout_s
             )
-            token = secrets.token_hex(16)
-            client.open(select_executables(self._step, self._data, self._schedule.memory_calls()), token)
+            name = secrets.token_hex(16)
+            client.open(select_executables(self._step, self._data, self._schedule.memory_calls()), name)
             self._memoryx = client
             with device_errors(ProgramError, "programming"):
                 executables = select_executables(self._step, self._data, self._traffic.calls)
                 self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
             client.wait_open()
-            self._reader = ShardedReader(self._schedule, client.addresses, token)
+            self._reader = ShardedReader(self._schedule, client.addresses, secret, name)
             client.on_failure = self._reader.end_all
         return time.monotonic() - started
 

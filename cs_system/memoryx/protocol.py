@@ -1,14 +1,19 @@
-"""The protocol between a wafer and MemoryX: frames with a header of 24 bytes, little-endian, and a payload.
+"""The protocol between a wafer and MemoryX: frames with a header of 56 bytes, little-endian, and a payload.
 
     offset  0  magic 'CSMX'
-            4  u8  version, 1
+            4  u8  version, 2
             5  u8  type
             6  u16 zero
             8  u32 index: of a call in its step, or of a function
            12  u32 zero
            16  u64 nbytes of the payload
+           24  16 bytes, the keyed digest of the payload (zeros without one, and in HELLO)
+           40  16 bytes, the keyed digest of the bytes before it (zeros in HELLO)
 
     type      from     index     payload
+    HELLO     wafer    -         a nonce
+    CHALLENGE MemoryX  -         a nonce
+    PROOF     wafer    -         -
     OPEN      wafer    -         JSON: schedule, state, functions
     FUNCTION  wafer    function  its executable
     PUT       wafer    value     a state tensor
@@ -16,8 +21,8 @@
     RESULTS   wafer    call      the results of a call that go to MemoryX
     SNAPSHOT  wafer    count     numbers of the state (u32) to be kept as it is after the steps begun so far
     SHARED    wafer    round     contributions of the other processes' gradients to a round of the update
-    JOIN      wafer    -         the token of a group, whose weights the wafer wants to receive too
-    READ      reader   -         the token of the model whose snapshots it reads, on a separate connection
+    JOIN      wafer    -         the name of a model, whose weights the wafer wants to receive too
+    READ      reader   -         the name of the model whose snapshots it reads, on a separate connection
     GET       reader   value     -
     END       reader   -         -               the rest of the snapshot is not read
     ALIVE     both     -         -               heartbeat, every second; from a wafer to its CS system it has
@@ -36,6 +41,11 @@
 
 Tensors are in the order of `layered_step.traffic`, each padded to 64 bytes, so that a device
 can read them where they were received.
+
+The key of the digests is derived from a secret and both nonces: those of CHALLENGE prove that MemoryX knows
+the secret, and those of PROOF that the wafer does. That of tensors does not cover their padding. A header is
+checked before its payload is received, so that nobody waits for bytes of a length that was changed on the
+way. CS system and wafers of a group use the same frames.
 """
 
 from __future__ import annotations
@@ -43,6 +53,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -54,8 +65,19 @@ from cs_system.errors import CsSystemError, MemoryxError, from_wire
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Schedule, schedule_from_json
+from cs_toolkit.sealing import TAG_BYTES, FrameKey
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
-from cs_toolkit.wire import Connection, Fields, FrameError, HeaderFormat, decode_object, encode_json
+from cs_toolkit.wire import (
+    Buffer,
+    Connection,
+    Fields,
+    FrameError,
+    HeaderFormat,
+    decode_object,
+    derive_key,
+    encode_json,
+    new_nonce,
+)
 
 # Arrays at multiples of this address, in bytes, are used by XLA without a copy.
 ALIGNMENT = 64
@@ -63,7 +85,8 @@ ALIGNMENT = 64
 # Limit of a JSON payload.
 MAX_TEXT_BYTES = 64 << 20
 
-MAX_TOKEN_BYTES = 256
+MAX_NAME_BYTES = 256
+MAX_NONCE_BYTES = 256
 _PADDING = bytes(ALIGNMENT)
 HEARTBEAT_INTERVAL_S = 1.0
 
@@ -98,9 +121,13 @@ class FrameType(IntEnum):
     MAPPED = 19
     OPENED = 20
     UPDATED = 21
+    HELLO = 22
+    CHALLENGE = 23
+    PROOF = 24
 
 
-_FORMAT = HeaderFormat(b"CSMX", 1, FrameType, "HIIQ")
+_FORMAT = HeaderFormat(b"CSMX", 2, FrameType, "HIIQ16s16s")
+NO_TAG = bytes(TAG_BYTES)
 
 
 @dataclass(frozen=True)
@@ -110,122 +137,21 @@ class Header:
     type: FrameType
     index: int
     nbytes: int
+    payload_tag: bytes = NO_TAG
+    tag: bytes = NO_TAG
+
+    def encode(self) -> bytes:
+        """Return the bytes on the wire."""
+        return _FORMAT.pack(self.type, 0, self.index, 0, self.nbytes, self.payload_tag, self.tag)
+
+    def tagged_bytes(self) -> bytes:
+        """Return the bytes before the tag."""
+        return self.encode()[:-TAG_BYTES]
 
 
 def padded_size(nbytes: int) -> int:
     """Return the size of a tensor with its padding."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def send_frame(
-    connection: Connection, kind: FrameType, index: int, payload: bytes | memoryview = b""
-) -> None:
-    """Send a frame whose payload is not tensors.
-
-    Raises:
-        ConnectionError: the peer is gone, or does not receive.
-    """
-    head = _FORMAT.pack(kind, 0, index, 0, memoryview(payload).nbytes)
-    connection.send([head, payload] if payload else [head])
-
-
-def send_tensors(connection: Connection, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
-    """Send tensors of device dtypes, without a copy if they are contiguous.
-
-    Raises:
-        ConnectionError: the peer is gone, or does not receive.
-    """
-    total = sum(padded_size(array.nbytes) for array in arrays)
-    parts: list[bytes | memoryview] = [_FORMAT.pack(kind, 0, index, 0, total)]
-    for array in arrays:
-        if array.nbytes:
-            parts.append(raw_bytes(np.ascontiguousarray(array)))
-            parts.append(_PADDING[: padded_size(array.nbytes) - array.nbytes])
-    connection.send([part for part in parts if len(part)])
-
-
-def receive_header(connection: Connection, deadline_s: float | None = None) -> Header:
-    """Receive the next frame's header; its payload follows.
-
-    Raises:
-        ConnectionError: the peer is gone.
-        MemoryxError: the peer speaks another protocol.
-    """
-    data = bytearray(_FORMAT.size)
-    connection.receive([memoryview(data)], deadline_s)
-    try:
-        kind, _, index, _, nbytes = _FORMAT.unpack(data)
-    except FrameError as error:
-        raise MemoryxError(
-            f"{error}: the peer is no part of a CS system, or one of another version of the toolkit"
-        ) from None
-    return Header(kind, index, nbytes)
-
-
-def receive_payload(
-    connection: Connection, header: Header, limit: int, deadline_s: float | None = None
-) -> bytearray:
-    """Receive the payload of a frame as bytes.
-
-    Raises:
-        ConnectionError: the peer is gone.
-        MemoryxError: it is larger than `limit`.
-    """
-    if header.nbytes > limit:
-        raise MemoryxError(f"got {header.nbytes:,} bytes of {header.type.name}, expected at most {limit:,}")
-    data = bytearray(header.nbytes)
-    if data:
-        connection.receive([memoryview(data)], deadline_s)
-    return data
-
-
-def receive_tensors(connection: Connection, header: Header, arrays: Sequence[np.ndarray]) -> None:
-    """Receive the tensors of a frame into contiguous arrays.
-
-    Raises:
-        ConnectionError: the peer is gone.
-        MemoryxError: the frame has another size.
-    """
-    total = sum(padded_size(array.nbytes) for array in arrays)
-    if header.nbytes != total:
-        raise MemoryxError(f"got {header.nbytes:,} bytes of {header.type.name}, expected {total:,}")
-    buffers = []
-    for array in arrays:
-        if array.nbytes:
-            buffers.append(raw_bytes(array))
-            buffers.append(memoryview(bytearray(padded_size(array.nbytes) - array.nbytes)))
-    connection.receive([buffer for buffer in buffers if len(buffer)])
-
-
-def receive_arrays(connection: Connection, header: Header, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Receive the tensors of a frame into new arrays; raises the errors of `receive_tensors`."""
-    arrays = split_views(aligned_empty(padded_bytes(specs)), specs)
-    receive_tensors(connection, header, arrays)
-    return arrays
-
-
-def send_failure(sender: FrameSender, error: CsSystemError) -> None:
-    """Send the error that ends a connection.
-
-    Raises:
-        ConnectionError: the peer is gone, or does not receive.
-    """
-    sender.send(FrameType.FAILED, 0, encode_json({"code": error.code, "message": str(error)}))
-
-
-def receive_failure(connection: Connection, header: Header) -> CsSystemError:
-    """Receive the payload of a FAILED frame; return the peer's error.
-
-    Raises:
-        ConnectionError: the peer is gone.
-        MemoryxError: another payload.
-    """
-    payload = receive_payload(connection, header, MAX_TEXT_BYTES)
-    try:
-        fields = Fields(header.type.name, decode_object(payload), MAX_TEXT_BYTES)
-        return from_wire(fields.text("code"), fields.text("message"), {})
-    except FrameError as error:
-        raise MemoryxError(str(error)) from None
 
 
 def raw_bytes(array: np.ndarray) -> memoryview:
@@ -266,7 +192,7 @@ class ModelDescription:
         schedule: Schedule of its step.
         functions: By number, the interfaces of the functions that MemoryX computes; their bytes follow in
             this order.
-        token: Secret with which other wafers join, which get the same weights, and readers of the state.
+        name: Random name by which other wafers, which get the same weights, and readers of the state find it.
         listeners: Number of other wafers.
         shard: Index of the part of the model that this process stores.
         shards: Number of parts.
@@ -274,7 +200,7 @@ class ModelDescription:
 
     schedule: Schedule
     functions: dict[int, StepInterface]
-    token: str
+    name: str
     listeners: int = 0
     shard: int = 0
     shards: int = 1
@@ -286,7 +212,7 @@ class ModelDescription:
             for number, interface in self.functions.items()
         }
         fields: dict[str, Any] = {"schedule": self.schedule.to_json(), "functions": functions}
-        fields |= {"token": self.token, "listeners": self.listeners}
+        fields |= {"name": self.name, "listeners": self.listeners}
         return encode_json({**fields, "shard": self.shard, "shards": self.shards})
 
     @classmethod
@@ -304,7 +230,7 @@ class ModelDescription:
             }
             schedule = schedule_from_json(fields["schedule"])
             numbers = (int(fields[name]) for name in ("listeners", "shard", "shards"))
-            return cls(schedule, functions, str(fields["token"]), *numbers)
+            return cls(schedule, functions, str(fields["name"]), *numbers)
         except (ValueError, TypeError, KeyError, ToolkitError) as error:
             raise MemoryxError(f"the wafer's description of the model is malformed: {error!r}") from error
 
@@ -317,26 +243,146 @@ def _from_json(specs: list[list[Any]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in specs)
 
 
-class FrameSender:
-    """The sending side of a connection, shared by several threads.
+class FrameChannel:
+    """A connection whose sides have proved that they know a secret; from `greet` or `admit`.
+
+    Several threads may send; only one may receive.
 
     Args:
+        connection: The connection, which `close` closes.
+        key: Key of the tags.
+        is_server: This side has accepted the connection.
+
+    Attributes:
         connection: The connection.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, key: FrameKey, is_server: bool) -> None:
         self.connection = connection
+        self._key = key
+        # Streams of the key: headers, and payloads one further; and the numbers of the next frames in them.
+        self._own, self._peer = (2, 0) if is_server else (0, 2)
+        self._sent = self._received = 0
         self._sending = threading.Lock()
 
     def send(self, kind: FrameType, index: int, payload: bytes = b"") -> None:
-        """Send a frame whose payload is not tensors; raises the errors of `send_frame`."""
+        """Send a frame whose payload is not tensors.
+
+        Raises:
+            ConnectionError: the peer is gone, or does not receive.
+        """
         with self._sending:
-            send_frame(self.connection, kind, index, payload)
+            self._send(kind, index, [memoryview(payload)] if payload else [], len(payload))
 
     def send_arrays(self, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
-        """Send tensors; raises the errors of `send_tensors`."""
+        """Send tensors of device dtypes, without a copy if they are contiguous.
+
+        Raises:
+            ConnectionError: the peer is gone, or does not receive.
+        """
+        total = sum(padded_size(array.nbytes) for array in arrays)
+        parts = [raw_bytes(np.ascontiguousarray(array)) for array in arrays if array.nbytes]
         with self._sending:
-            send_tensors(self.connection, kind, index, arrays)
+            self._send(kind, index, parts, total)
+
+    def _send(self, kind: FrameType, index: int, parts: Sequence[memoryview], nbytes: int) -> None:
+        payload_tag = self._key.tag(self._own + 1, self._sent, b"", parts) if parts else NO_TAG
+        head = Header(kind, index, nbytes, payload_tag).tagged_bytes()
+        buffers: list[Buffer] = [head + self._key.tag(self._own, self._sent, head)]
+        self._sent += 1
+        for part in parts:
+            buffers.append(part)
+            if len(parts) > 1 or nbytes > part.nbytes:
+                buffers.append(_PADDING[: padded_size(part.nbytes) - part.nbytes])
+        self.connection.send([buffer for buffer in buffers if len(buffer)])
+
+    def receive_header(self, deadline_s: float | None = None) -> Header:
+        """Receive the next frame's header; one of the other methods has to receive its payload.
+
+        Raises:
+            ConnectionError: the peer is gone.
+            MemoryxError: it was changed on its way.
+        """
+        try:
+            header = _receive_header(self.connection, deadline_s)
+        except FrameError as error:
+            raise _damage_error(f"the header of a frame ({error})") from None
+        self.check_header(header)
+        return header
+
+    def check_header(self, header: Header) -> None:
+        """Check the next received header.
+
+        Raises:
+            MemoryxError: it was changed on its way, or the peer does not know the secret.
+        """
+        if not self._key.is_tag(header.tag, self._peer, self._received, header.tagged_bytes()):
+            raise _damage_error(f"the header of {header.type.name}")
+        self._received += 1
+
+    def receive_payload(self, header: Header, limit: int, deadline_s: float | None = None) -> bytes:
+        """Receive the payload of a frame as bytes.
+
+        Raises:
+            ConnectionError: the peer is gone.
+            MemoryxError: it is larger than `limit`, or was changed on its way.
+        """
+        data = _receive_payload(self.connection, header, limit, deadline_s)
+        if data:
+            self._check_payload(header, [data])
+        return data
+
+    def receive_tensors(self, header: Header, arrays: Sequence[np.ndarray]) -> None:
+        """Receive the tensors of a frame into contiguous arrays.
+
+        Raises:
+            ConnectionError: the peer is gone.
+            MemoryxError: the frame has another size, or was changed on its way; the arrays must not be used.
+        """
+        total = sum(padded_size(array.nbytes) for array in arrays)
+        if header.nbytes != total:
+            raise MemoryxError(f"got {header.nbytes:,} bytes of {header.type.name}, expected {total:,}")
+        parts = [raw_bytes(array) for array in arrays if array.nbytes]
+        buffers = []
+        for part in parts:
+            buffers.append(part)
+            buffers.append(memoryview(bytearray(padded_size(part.nbytes) - part.nbytes)))
+        self.connection.receive([buffer for buffer in buffers if len(buffer)])
+        if parts:
+            self._check_payload(header, parts)
+
+    def receive_arrays(self, header: Header, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+        """Receive the tensors of a frame into new arrays; raises the errors of `receive_tensors`."""
+        arrays = split_views(aligned_empty(padded_bytes(specs)), specs)
+        self.receive_tensors(header, arrays)
+        return arrays
+
+    def _check_payload(self, header: Header, parts: Sequence[Buffer]) -> None:
+        # The header has been counted already.
+        if not self._key.is_tag(header.payload_tag, self._peer + 1, self._received - 1, b"", parts):
+            raise _damage_error(f"the content of {header.type.name}")
+
+    def send_failure(self, error: CsSystemError) -> None:
+        """Send the error that ends a connection.
+
+        Raises:
+            ConnectionError: the peer is gone, or does not receive.
+        """
+        self.send(FrameType.FAILED, 0, encode_json({"code": error.code, "message": str(error)}))
+
+    def receive_failure(self, header: Header) -> CsSystemError:
+        """Receive the payload of a FAILED frame; return the peer's error.
+
+        Raises:
+            ConnectionError: the peer is gone.
+            MemoryxError: another payload.
+        """
+        payload = self.receive_payload(header, MAX_TEXT_BYTES)
+        try:
+            fields = Fields(header.type.name, decode_object(payload), MAX_TEXT_BYTES)
+            return from_wire(fields.text("code"), fields.text("message"), {})
+        except FrameError as error:
+            raise MemoryxError(str(error)) from None
 
     @contextlib.contextmanager
     def heartbeats(self) -> Iterator[None]:
@@ -355,6 +401,115 @@ class FrameSender:
                 # A frame that is being sent serves as a heartbeat.
                 if self._sending.acquire(blocking=False):
                     try:
-                        send_frame(self.connection, FrameType.ALIVE, 0)
+                        self._send(FrameType.ALIVE, 0, [], 0)
                     finally:
                         self._sending.release()
+
+
+def greet(connection: Connection, secret: str, limit_s: float) -> FrameChannel:
+    """Exchange proofs of a secret with the peer that this side has connected to.
+
+    Args:
+        connection: The connection; without a time limit afterwards.
+        secret: The common secret.
+        limit_s: How long the peer may take.
+
+    Raises:
+        ConnectionError: the peer is gone, or silent.
+        MemoryxError: it does not know the secret, or speaks another protocol.
+    """
+    deadline_s = time.monotonic() + limit_s
+    nonce = new_nonce()
+    connection.send([Header(FrameType.HELLO, 0, len(nonce)).encode(), nonce.encode()])
+    try:
+        header = _receive_header(connection, deadline_s)
+        _expect(header, FrameType.CHALLENGE)
+    except FrameError as error:
+        raise MemoryxError(
+            f"{error}: the peer is no part of a CS system, or one of another version of the toolkit"
+        ) from None
+    answer = _receive_payload(connection, header, MAX_NONCE_BYTES, deadline_s)
+    channel = FrameChannel(connection, _derive_key(secret, nonce.encode(), answer), is_server=False)
+    try:
+        channel.check_header(header)
+    except MemoryxError:
+        raise MemoryxError(
+            "the peer does not know the secret of this CS system: give `cs_system serve` and `cs_system "
+            "memoryx serve` the same --memoryx-secret-file"
+        ) from None
+    channel.send(FrameType.PROOF, 0)
+    connection.limit_receive(None)
+    return channel
+
+
+def admit(connection: Connection, secret: str, limit_s: float) -> FrameChannel:
+    """Exchange proofs of a secret with a peer that has connected to this side; arguments as of `greet`.
+
+    Raises:
+        ConnectionError: the peer is gone, or silent.
+        FrameError: it speaks another protocol.
+        MemoryxError: it does not know the secret.
+    """
+    deadline_s = time.monotonic() + limit_s
+    header = _receive_header(connection, deadline_s)
+    _expect(header, FrameType.HELLO)
+    theirs = _receive_payload(connection, header, MAX_NONCE_BYTES, deadline_s)
+    nonce = new_nonce().encode()
+    channel = FrameChannel(connection, _derive_key(secret, theirs, nonce), is_server=True)
+    channel.send(FrameType.CHALLENGE, 0, nonce)
+    header = _receive_header(connection, deadline_s)
+    _expect(header, FrameType.PROOF)
+    try:
+        channel.check_header(header)
+    except MemoryxError:
+        raise MemoryxError("it does not know the secret") from None
+    connection.limit_receive(None)
+    return channel
+
+
+def refuse(connection: Connection, error: Exception) -> None:
+    """Send the reason to a peer that is not admitted, which may be one of another version."""
+    payload = encode_json({"code": MemoryxError.code, "message": str(error)})
+    connection.send_now(Header(FrameType.FAILED, 0, len(payload)).encode() + payload)
+
+
+def _derive_key(secret: str, client_nonce: bytes, server_nonce: bytes) -> FrameKey:
+    return FrameKey(derive_key(secret, "MemoryX", client_nonce.hex(), server_nonce.hex()))
+
+
+def _expect(header: Header, kind: FrameType) -> None:
+    if header.type is not kind:
+        raise FrameError(f"got {header.type.name}, expected {kind.name}")
+
+
+def _receive_header(connection: Connection, deadline_s: float | None) -> Header:
+    data = bytearray(_FORMAT.size)
+    view = memoryview(data)
+    if deadline_s is not None:
+        # In a handshake: a peer that speaks something else may send less than a header.
+        connection.receive([view[:4]], deadline_s)
+        _FORMAT.check_magic(data[:4])
+        view = view[4:]
+    connection.receive([view], deadline_s)
+    kind, zero, index, also_zero, nbytes, payload_tag, tag = _FORMAT.unpack(data)
+    if zero or also_zero:
+        raise FrameError(f"{kind.name}: got {zero:#x} and {also_zero:#x}, expected zeros")
+    return Header(kind, index, nbytes, payload_tag, tag)
+
+
+def _receive_payload(
+    connection: Connection, header: Header, limit: int, deadline_s: float | None = None
+) -> bytes:
+    if header.nbytes > limit:
+        raise MemoryxError(f"got {header.nbytes:,} bytes of {header.type.name}, expected at most {limit:,}")
+    data = bytearray(header.nbytes)
+    if data:
+        connection.receive([memoryview(data)], deadline_s)
+    return bytes(data)
+
+
+def _damage_error(frame: str) -> MemoryxError:
+    return MemoryxError(
+        f"{frame} was changed on its way between the wafer and MemoryX; check the network between them, and "
+        "start the job again: training resumes from its last checkpoint"
+    )

@@ -31,20 +31,14 @@ from cs_system.errors import (
     ProgramError,
     SystemBugError,
 )
+from cs_system.memoryx.admission import Admission
 from cs_system.memoryx.protocol import (
+    MAX_NAME_BYTES,
     MAX_TEXT_BYTES,
-    MAX_TOKEN_BYTES,
-    FrameSender,
+    FrameChannel,
     FrameType,
     Header,
     ModelDescription,
-    receive_arrays,
-    receive_header,
-    receive_payload,
-    receive_tensors,
-    send_failure,
-    send_frame,
-    send_tensors,
 )
 from cs_system.memoryx.store import (
     SharedFiles,
@@ -54,16 +48,13 @@ from cs_system.memoryx.store import (
     is_first_micro_batch,
 )
 from cs_system.memoryx.updates import Memory, Values, compile_functions
-from cs_system.security import check_system_peer
 from cs_toolkit.layered_step import shards
 from cs_toolkit.tls import Credentials
-from cs_toolkit.tls_connection import TlsError, accept
-from cs_toolkit.wire import Connection, PeerGoneError, listen, name_of
+from cs_toolkit.wire import PeerGoneError, listen, name_of
 
 log = logging.getLogger("cs_system.memoryx")
 
 _BACKLOG = 16
-_HANDSHAKE_S = 10.0
 _MAX_FUNCTION_BYTES = 2 << 30
 _JOIN_TIMEOUT_S = 120.0
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -78,6 +69,7 @@ class MemoryxOptions:
         directory: Where state and gradients are stored while a model trains.
         threads: Number of compute threads; None: one for each CPU.
         xla_cache: Directory of compiled functions; None stores nothing.
+        secret: Secret that wafers must know.
         credentials: For TLS with wafers; None: without TLS.
     """
 
@@ -86,6 +78,7 @@ class MemoryxOptions:
     directory: Path
     threads: int | None
     xla_cache: Path | None
+    secret: str = field(repr=False)
     credentials: Credentials | None = None
 
 
@@ -106,26 +99,36 @@ def serve(options: MemoryxOptions) -> int:
     except OSError as error:
         reason = error.strerror or str(error)
         raise PortInUseError.at(options.host, options.port, "--port", reason) from error
-    _start(listener, options.directory, options.credentials, options.threads, options.xla_cache)
+    _start(
+        listener,
+        options.directory,
+        options.secret,
+        options.credentials,
+        options.threads,
+        options.xla_cache,
+    )
     place = name_of(listener.getsockname())
     log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
     caught = signal.sigwait(_ENDING)
     return 130 if caught == signal.SIGINT else 0
 
 
-def serve_system(listener: socket.socket, directory: Path, credentials: Credentials | None = None) -> int:
+def serve_system(
+    listener: socket.socket, directory: Path, secret: str, credentials: Credentials | None = None
+) -> int:
     """Run the MemoryX that a CS system has started, on a listening socket, until the process is ended.
 
     Args:
         listener: The socket.
         directory: Where state and gradients are stored.
+        secret: Secret that wafers must know.
         credentials: For TLS with wafers; None: without TLS.
 
     Raises:
         BadOptionError: the directory does not exist.
     """
     _check(directory)
-    _start(listener, directory, credentials).join()
+    _start(listener, directory, secret, credentials).join()
     return 0
 
 
@@ -137,6 +140,7 @@ def _check(directory: Path) -> None:
 def _start(
     listener: socket.socket,
     directory: Path,
+    secret: str,
     credentials: Credentials | None,
     threads: int | None = None,
     xla_cache: Path | None = None,
@@ -146,42 +150,14 @@ def _start(
     limit_threads(1)  # for each function; the update's threads call several functions at a time
     # Synchronous dispatch: calls are short, and handing each to another thread costs a third of the rate.
     start_device(xla_cache, dispatches_async=False, on_cpu=True)
-    accepting = threading.Thread(
-        target=_accept, args=(listener, credentials, directory, threads, ModelRegistry()), daemon=True
-    )
+    compute_threads, registry = threads, ModelRegistry()
+
+    def serve(channel: FrameChannel) -> None:
+        WaferConnection(channel, directory, compute_threads, registry).serve()
+
+    accepting = threading.Thread(target=Admission(listener, secret, serve, credentials).run, daemon=True)
     accepting.start()
     return accepting
-
-
-def _accept(
-    listener: socket.socket,
-    credentials: Credentials | None,
-    directory: Path,
-    threads: int,
-    registry: ModelRegistry,
-) -> None:
-    while True:
-        sock, address = listener.accept()
-        try:
-            connection = accept(sock, credentials)
-        except OSError:  # the peer has disconnected already
-            sock.close()
-            continue
-        arguments = (connection, name_of(address), directory, threads, registry)
-        threading.Thread(target=_serve, args=arguments, daemon=True).start()
-
-
-def _serve(connection: Connection, peer: str, directory: Path, threads: int, registry: ModelRegistry) -> None:
-    with connection:
-        try:
-            connection.handshake(_HANDSHAKE_S)
-            check_system_peer(connection)
-        except (ConnectionError, TlsError) as error:
-            log.warning("%s is no wafer: %s", peer, error)
-            return
-        log.info("wafer connected from %s", peer)
-        WaferConnection(connection, directory, threads, registry).serve()
-    log.info("the wafer has disconnected")
 
 
 @dataclass
@@ -189,11 +165,11 @@ class Listener:
     """Another wafer of a group.
 
     Attributes:
-        line: Sender of its connection.
+        channel: Its connection.
         has_files: Whether it reads weights from the files of MemoryX; None until it has answered.
     """
 
-    line: FrameSender
+    channel: FrameChannel
     has_files: bool | None = None
 
 
@@ -205,46 +181,46 @@ class ModelRegistry:
         self._joined: dict[bytes, list[Listener]] = {}
         self._opened: dict[bytes, WaferConnection] = {}
 
-    def add(self, token: bytes, connection: WaferConnection) -> None:
+    def add(self, name: bytes, connection: WaferConnection) -> None:
         """Add a model that may be read."""
         with self._changed:
-            self._opened[token] = connection
+            self._opened[name] = connection
 
-    def find(self, token: bytes) -> WaferConnection | None:
+    def find(self, name: bytes) -> WaferConnection | None:
         """Return the connection that has opened a model."""
         with self._changed:
-            return self._opened.get(token)
+            return self._opened.get(name)
 
-    def remove(self, token: bytes) -> None:
+    def remove(self, name: bytes) -> None:
         """Remove a model."""
         with self._changed:
-            self._opened.pop(token, None)
+            self._opened.pop(name, None)
 
-    def join(self, token: bytes, line: FrameSender) -> None:
+    def join(self, name: bytes, channel: FrameChannel) -> None:
         """Add a listener to a model; returns when the wafer has closed the connection."""
-        listener = Listener(line)
-        self._change(lambda: self._joined.setdefault(token, []).append(listener))
+        listener = Listener(channel)
+        self._change(lambda: self._joined.setdefault(name, []).append(listener))
         with contextlib.suppress(ConnectionError):
-            has_files = _receive_mapped(line.connection)
+            has_files = _receive_mapped(channel)
             self._change(lambda: setattr(listener, "has_files", has_files))
-            receive_header(line.connection)  # a listener sends nothing more
-        self._change(lambda: self._joined.pop(token, None))
+            channel.receive_header()  # a listener sends nothing more
+        self._change(lambda: self._joined.pop(name, None))
 
-    def wait_for_listeners(self, token: bytes, count: int, files: bytes) -> list[Listener]:
+    def wait_for_listeners(self, name: bytes, count: int, files: bytes) -> list[Listener]:
         """Wait for the wafers of a group, until they know where the files of the model are.
 
         Raises:
             MemoryxError: some do not connect in time.
             ConnectionError: one is gone.
         """
-        listeners = self._wait_for(token, count, lambda listener: True)
+        listeners = self._wait_for(name, count, lambda listener: True)
         for listener in listeners:
-            listener.line.send(FrameType.OPENED, 0, files)
-        return self._wait_for(token, count, lambda listener: listener.has_files is not None)
+            listener.channel.send(FrameType.OPENED, 0, files)
+        return self._wait_for(name, count, lambda listener: listener.has_files is not None)
 
-    def _wait_for(self, token: bytes, count: int, condition: Callable[[Listener], bool]) -> list[Listener]:
+    def _wait_for(self, name: bytes, count: int, condition: Callable[[Listener], bool]) -> list[Listener]:
         def matching() -> list[Listener]:
-            return [listener for listener in self._joined.get(token, ()) if condition(listener)]
+            return [listener for listener in self._joined.get(name, ()) if condition(listener)]
 
         with self._changed:
             if not self._changed.wait_for(lambda: len(matching()) >= count, _JOIN_TIMEOUT_S):
@@ -260,9 +236,9 @@ class ModelRegistry:
             self._changed.notify_all()
 
 
-def _receive_mapped(connection: Connection) -> bool:
+def _receive_mapped(channel: FrameChannel) -> bool:
     """Receive the answer of a wafer to `OPENED`: whether it has mapped the files."""
-    header = receive_header(connection)
+    header = channel.receive_header()
     if header.type is not FrameType.MAPPED:
         raise MemoryxError(f"got {header.type.name} from the wafer, expected MAPPED")
     return bool(header.index)
@@ -291,16 +267,14 @@ class WaferConnection:
     """The connection of a wafer, served until the wafer closes it.
 
     Args:
-        connection: The connection, closed by the caller.
+        channel: The connection, closed by the caller.
         directory: Where state and gradients are stored.
         threads: Number of compute threads.
         registry: The models that wafers have opened.
     """
 
-    def __init__(
-        self, connection: Connection, directory: Path, threads: int, registry: ModelRegistry
-    ) -> None:
-        self._connection, self._line = connection, FrameSender(connection)
+    def __init__(self, channel: FrameChannel, directory: Path, threads: int, registry: ModelRegistry) -> None:
+        self._channel = channel
         self._directory, self._threads = directory, threads
         self._registry = registry
         self._listeners: list[Listener] = []
@@ -321,29 +295,29 @@ class WaferConnection:
         self._run_guarded(self._serve)
 
     def _serve(self) -> None:
-        header = receive_header(self._connection)
+        header = self._channel.receive_header()
         if header.type is FrameType.READ:
-            self._serve_reader(bytes(receive_payload(self._connection, header, MAX_TOKEN_BYTES)))
+            self._serve_reader(self._channel.receive_payload(header, MAX_NAME_BYTES))
             return
-        with self._line.heartbeats():
+        with self._channel.heartbeats():
             if header.type is FrameType.JOIN:
-                token = bytes(receive_payload(self._connection, header, MAX_TOKEN_BYTES))
-                self._registry.join(token, self._line)
+                name = self._channel.receive_payload(header, MAX_NAME_BYTES)
+                self._registry.join(name, self._channel)
             else:
                 self._train(header)
 
     def _train(self, header: Header) -> None:
         model, memory = self._receive_model(header)
         with contextlib.closing(memory):
-            self._memory, self._token = memory, model.token.encode()
+            self._memory, self._model_name = memory, model.name.encode()
             self._version = dict.fromkeys(memory.schedule.replacements, 0)
             self._always_streamed = always_streamed(memory.shard)
             files = SharedFiles.of(memory.state, memory.arrived).to_json()
             if model.listeners:
-                self._listeners = self._registry.wait_for_listeners(self._token, model.listeners, files)
-            self._registry.add(self._token, self)
-            self._line.send(FrameType.OPENED, 0, files)
-            self._has_files = _receive_mapped(self._connection)
+                self._listeners = self._registry.wait_for_listeners(self._model_name, model.listeners, files)
+            self._registry.add(self._model_name, self)
+            self._channel.send(FrameType.OPENED, 0, files)
+            self._has_files = _receive_mapped(self._channel)
             threads = [
                 threading.Thread(target=self._run_guarded, args=(body,), name=name, daemon=True)
                 for name, body in (("streamer", self._stream), ("updater", self._update))
@@ -353,14 +327,14 @@ class WaferConnection:
             self._run_guarded(self._read)
             for thread in threads:
                 thread.join()
-            self._registry.remove(self._token)
+            self._registry.remove(self._model_name)
 
     def _receive_model(self, header: Header) -> tuple[ModelDescription, Memory]:
-        model = ModelDescription.from_json(bytes(receive_payload(self._connection, header, MAX_TEXT_BYTES)))
+        model = ModelDescription.from_json(self._channel.receive_payload(header, MAX_TEXT_BYTES))
         executables = {}
         for number, interface in model.functions.items():
-            header = receive_header(self._connection)
-            data = bytes(receive_payload(self._connection, header, _MAX_FUNCTION_BYTES))
+            header = self._channel.receive_header()
+            data = self._channel.receive_payload(header, _MAX_FUNCTION_BYTES)
             executables[number] = data, interface
         parts = shards(model.schedule, model.shards)
         if not 0 <= model.shard < len(parts):
@@ -390,7 +364,7 @@ class WaferConnection:
             FrameType.SHARED: self._take_shared,
         }
         while True:
-            header = receive_header(self._connection)
+            header = self._channel.receive_header()
             handler = handlers.get(header.type)
             if handler is None:
                 raise MemoryxError(f"got {header.type.name} from the wafer, which MemoryX sends")
@@ -408,8 +382,10 @@ class WaferConnection:
                 some = memory.values(self._always_streamed[call], step.known)
                 arrays = memory.values(numbers, step.known)
                 for listener in self._listeners:
-                    listener.line.send_arrays(FrameType.WEIGHTS, call, some if listener.has_files else arrays)
-                self._line.send_arrays(FrameType.WEIGHTS, call, some if self._has_files else arrays)
+                    listener.channel.send_arrays(
+                        FrameType.WEIGHTS, call, some if listener.has_files else arrays
+                    )
+                self._channel.send_arrays(FrameType.WEIGHTS, call, some if self._has_files else arrays)
             step.streamed.set()
 
     def _update(self) -> None:
@@ -425,9 +401,9 @@ class WaferConnection:
                 self._updated_step = step.number
                 self._changed.notify_all()
             if self._has_files:
-                self._line.send(FrameType.UPDATED, step.number)
+                self._channel.send(FrameType.UPDATED, step.number)
             if answers:
-                self._line.send_arrays(FrameType.ANSWERS, 0, answers)
+                self._channel.send_arrays(FrameType.ANSWERS, 0, answers)
 
     # The handlers of the reader
 
@@ -436,7 +412,7 @@ class WaferConnection:
         memory = self._memory
         # New arrays, because the previous update may still read those of its step.
         specs = [memory.schedule.values[value] for value in memory.traffic.inputs]
-        inputs = receive_arrays(self._connection, header, specs)
+        inputs = self._channel.receive_arrays(header, specs)
         step = self._last_step = _Step(number, inputs, sum(map(bool, memory.traffic.to_memory)))
         self._to_stream.put(step)
         if not step.expected:
@@ -448,13 +424,15 @@ class WaferConnection:
             raise MemoryxError(f"got results of call {header.index} from the wafer, expected none")
         # The previous update still reads the values at this place.
         self._wait_until_updated(step.number - 1)
-        if not self._has_files:
+        if self._has_files:
+            self._channel.receive_tensors(header, [])
+        else:
             numbers = memory.traffic.to_memory[header.index]
             if is_first_micro_batch(memory.shard, header.index):
-                receive_tensors(self._connection, header, [memory.arrived[number] for number in numbers])
+                self._channel.receive_tensors(header, [memory.arrived[number] for number in numbers])
             else:
                 specs = [memory.schedule.values[number] for number in numbers]
-                results = receive_arrays(self._connection, header, specs)
+                results = self._channel.receive_arrays(header, specs)
                 accumulate_results(memory.shard, header.index, memory.arrived, results)
         step.expected -= 1
         if not step.expected:
@@ -465,11 +443,11 @@ class WaferConnection:
         if header.index >= len(memory.shard.taken):
             raise MemoryxError(f"got values of round {header.index} from the wafer, expected none")
         specs = [memory.schedule.values[number] for number in memory.shard.taken[header.index]]
-        self._shared.put((header.index, receive_arrays(self._connection, header, specs)))
+        self._shared.put((header.index, self._channel.receive_arrays(header, specs)))
 
     def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
         """Exchange the contributions to a round with the other parts, through the wafer."""
-        self._line.send_arrays(FrameType.PARTIAL, index, given)
+        self._channel.send_arrays(FrameType.PARTIAL, index, given)
         found = self._shared.get()
         if found is None:
             raise PeerGoneError("the connection has ended")
@@ -484,17 +462,17 @@ class WaferConnection:
             self._wait_until_updated(self._last_step.number)
         self._check_state([header.index])
         self.end_snapshot()
-        receive_tensors(self._connection, header, [self._memory.state[header.index]])
+        self._channel.receive_tensors(header, [self._memory.state[header.index]])
 
     def _keep_state(self, header: Header) -> None:
         numbers = np.empty(min(header.index, len(self._memory.schedule.state)), np.uint32)
-        receive_tensors(self._connection, header, [numbers])
+        self._channel.receive_tensors(header, [numbers])
         wanted = [int(number) for number in numbers]
         self._check_state(wanted)
         self.end_snapshot()
         step = 0 if self._last_step is None else self._last_step.number
         self._snapshot = Snapshot(self._memory.state, step, wanted)
-        self._line.send(FrameType.DONE, 0)
+        self._channel.send(FrameType.DONE, 0)
 
     def _check_state(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -503,23 +481,23 @@ class WaferConnection:
 
     # Snapshots
 
-    def _serve_reader(self, token: bytes) -> None:
+    def _serve_reader(self, name: bytes) -> None:
         """Serve a reader of snapshots until it closes the connection."""
-        model = self._registry.find(token)
+        model = self._registry.find(name)
         if model is None:
             raise MemoryxError("the model that is to be read is not here any more; load it again")
         try:
-            while (header := receive_header(self._connection)).type in (FrameType.GET, FrameType.END):
+            while (header := self._channel.receive_header()).type in (FrameType.GET, FrameType.END):
                 if header.type is FrameType.END:
                     model.end_snapshot()
-                    send_frame(self._connection, FrameType.DONE, 0)
+                    self._channel.send(FrameType.DONE, 0)
                     continue
                 try:
                     kept = model.read_snapshot(header.index)
                 except MemoryxError as error:
                     self._fail(error)
                 else:
-                    send_tensors(self._connection, FrameType.STATE, header.index, [kept])
+                    self._channel.send_arrays(FrameType.STATE, header.index, [kept])
         finally:
             model.end_snapshot()
 
@@ -588,8 +566,8 @@ class WaferConnection:
                 self._has_ended = True
                 self._changed.notify_all()
             self.end_snapshot()
-            for line in (self._line, *(listener.line for listener in self._listeners)):
-                line.connection.shut_down()
+            for channel in (self._channel, *(listener.channel for listener in self._listeners)):
+                channel.connection.shut_down()
             if self._last_step is not None:
                 self._last_step.streamed.set()
             self._shared.put(None)
@@ -600,4 +578,4 @@ class WaferConnection:
         """Send the error to the wafer, if it is still connected."""
         log.error("%s", error)
         with contextlib.suppress(ConnectionError):
-            send_failure(self._line, error)
+            self._channel.send_failure(error)

@@ -23,16 +23,12 @@ from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,
     UNRESPONSIVE_S,
+    FrameChannel,
     FrameType,
     Header,
     aligned_empty,
+    greet,
     padded_bytes,
-    receive_arrays,
-    receive_failure,
-    receive_header,
-    receive_payload,
-    receive_tensors,
-    send_frame,
     split_views,
 )
 from cs_system.memoryx.store import SharedFiles, SharedModel, always_streamed
@@ -85,6 +81,7 @@ class WeightStream:
 
     Args:
         address: Host and port of MemoryX.
+        secret: Its secret.
         shard: Part of the step that is stored there.
         on_failure: Called with the error when the connection fails, unless this side closes it.
         maps_files: Whether to map the files of a MemoryX on the same machine.
@@ -104,12 +101,14 @@ class WeightStream:
     def __init__(
         self,
         address: MemoryxAddress,
+        secret: str,
         shard: Shard,
         on_failure: OnFailure,
         maps_files: bool = True,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         self.address = address
+        self._secret, self._timeout_s = secret, heartbeat_timeout_s
         self._maps_files = maps_files
         self._threads: list[threading.Thread] = []
         self.transfer = Transfer()
@@ -172,9 +171,18 @@ class WeightStream:
         if files is not None:
             files.close()
 
+    def _greet(self) -> None:
+        """Exchange proofs of the secret with MemoryX, which may still be starting.
+
+        Raises:
+            ConnectionError: MemoryX is gone, or silent.
+            MemoryxError: it does not know the secret.
+        """
+        self._channel = greet(self._connection, self._secret, self._timeout_s)
+
     def _map_files(self, header: Header) -> None:
         """Map the files of MemoryX if possible, and answer whether they are mapped."""
-        files = SharedFiles.from_json(bytes(receive_payload(self._connection, header, MAX_TEXT_BYTES)))
+        files = SharedFiles.from_json(self._channel.receive_payload(header, MAX_TEXT_BYTES))
         self._files = files.map(self._shard) if self._maps_files else None
         in_slots: Sequence[Sequence[int]] = self._traffic.to_wafer
         if self._files is not None:
@@ -191,7 +199,7 @@ class WeightStream:
             ]
             for slot in memory
         ]
-        send_frame(self._connection, FrameType.MAPPED, int(self._files is not None))
+        self._channel.send(FrameType.MAPPED, int(self._files is not None))
 
     def _start(self, name: str, body: Callable[[], None]) -> None:
         thread = threading.Thread(target=body, name=f"memoryx {name}", daemon=True)
@@ -202,7 +210,7 @@ class WeightStream:
         try:
             while True:
                 self._watchdog.expect_data()
-                self._handle(receive_header(self._connection))
+                self._handle(self._channel.receive_header())
         except (ConnectionError, CsSystemError) as error:
             self._fail(error if isinstance(error, CsSystemError) else self._loss_error(error))
 
@@ -210,16 +218,16 @@ class WeightStream:
         if header.type is FrameType.ALIVE:
             return
         if header.type is not FrameType.WEIGHTS:
-            raise answer_error(self._connection, header, self._name)
+            raise answer_error(self._channel, header, self._name)
         call, numbers = header.index, self._streamed[header.index]
         if self._files is None:
             began_s, slot = self._wait_for_slot(call)
-            receive_tensors(self._connection, header, list(slot.values()))
+            self._channel.receive_tensors(header, list(slot.values()))
             self._deliver(call, began_s, slot)
         else:
             # Received without waiting for a slot, as it is small: the wafer may wait for the next frames.
             specs = [self._schedule.values[number] for number in numbers]
-            small = zip(numbers, receive_arrays(self._connection, header, specs), strict=True)
+            small = zip(numbers, self._channel.receive_arrays(header, specs), strict=True)
             self._in_files.put((call, dict(small)))
 
     def _read_files(self) -> None:
@@ -322,11 +330,11 @@ def loss_error(name: str, error: ConnectionError) -> MemoryxError:
     )
 
 
-def answer_error(connection: Connection, header: Header, name: str) -> CsSystemError:
+def answer_error(channel: FrameChannel, header: Header, name: str) -> CsSystemError:
     """Receive the error that MemoryX sent instead of an answer, after its header."""
     if header.type is not FrameType.FAILED:
         return MemoryxError(f"MemoryX at {name} sent {header.type.name}, which a wafer sends")
-    return receive_failure(connection, header)
+    return channel.receive_failure(header)
 
 
 class WeightListener(WeightStream):
@@ -337,17 +345,18 @@ class WeightListener(WeightStream):
 
     _reads_in_place = False
 
-    def join(self, token: str) -> None:
-        """Join a group.
+    def join(self, name: str) -> None:
+        """Join the group of a model, without waiting for MemoryX."""
+        self._start("weights", lambda: self._join(name))
 
-        Raises:
-            MemoryxError: MemoryX is gone.
-        """
+    def _join(self, name: str) -> None:
         try:
-            send_frame(self._connection, FrameType.JOIN, 0, token.encode())
-        except ConnectionError as error:
-            raise self._loss_error(error) from error
-        self._start("weights", self._receive)
+            self._greet()
+            self._channel.send(FrameType.JOIN, 0, name.encode())
+        except (ConnectionError, CsSystemError) as error:
+            self._fail(error if isinstance(error, CsSystemError) else self._loss_error(error))
+        else:
+            self._receive()
 
     def _handle(self, header: Header) -> None:
         if header.type is FrameType.OPENED:

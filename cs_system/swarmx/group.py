@@ -32,24 +32,21 @@ from cs_system.memoryx.layered import LayeredEngine
 from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,
+    FrameChannel,
     FrameType,
-    receive_arrays,
-    receive_failure,
-    receive_header,
-    receive_payload,
-    send_frame,
-    send_tensors,
+    admit,
 )
 from cs_system.messages import samples_per_step
 from cs_system.security import check_system_peer, client_credentials
 from cs_system.swarmx.health import HeartbeatMonitor, StragglerMonitor, WorkReport
 from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
-from cs_system.swarmx.protocol import LOST_S, WaferAssignment, split_inputs
+from cs_system.swarmx.protocol import LOST_S, WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
+from cs_toolkit.sealing import encrypt
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.tls import Credentials
-from cs_toolkit.tls_connection import TlsError, accept
-from cs_toolkit.wire import Connection, is_proof, listen, name_of, shut_down
+from cs_toolkit.tls_connection import accept
+from cs_toolkit.wire import FrameError, listen, name_of, shut_down
 
 log = logging.getLogger("cs_system.server")
 
@@ -132,7 +129,7 @@ class GroupEngine(LayeredEngine):
         self._traffic = traffic(schedule)
         self._started_processes: list[MemoryxProcess] = []
         self.wafers: list[Wafer] = []
-        self._connections: list[Connection] = []
+        self._channels: list[FrameChannel] = []
         self._failures_changed = threading.Condition()
         self._failures: list[tuple[int, CsSystemError]] = []
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -142,7 +139,7 @@ class GroupEngine(LayeredEngine):
     def program(self) -> float:
         """Start the wafers, which compile their calls; return the seconds that it took."""
         started = time.monotonic()
-        if not self._connections:
+        if not self._channels:
             try:
                 self._start()
             except BaseException:
@@ -204,13 +201,13 @@ class GroupEngine(LayeredEngine):
         self._heartbeats = self._stragglers = None
         # The first wafer last: the others would report its end as a failure.
         for group in (slice(1, None), slice(0, 1)):
-            for connection in self._connections[group]:
-                connection.shut_down()
+            for channel in self._channels[group]:
+                channel.connection.shut_down()
             for wafer in self.wafers[group]:
                 wafer.end()
-        for connection in self._connections:
-            connection.close()
-        self._connections, self.wafers = [], []
+        for channel in self._channels:
+            channel.connection.close()
+        self._channels, self.wafers = [], []
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
@@ -220,13 +217,13 @@ class GroupEngine(LayeredEngine):
 
     def _start(self) -> None:
         hosts = self._host_pool.gather(self._count)
-        addresses, self._started_processes = start_memoryx(
+        addresses, self._started_processes, secret = start_memoryx(
             self._config, self._schedule, hosts.listen, hosts.address
         )
-        token = secrets.token_hex(16)
+        token = hosts.token
         waiting = self._count + _MAX_UNAUTHENTICATED_PEERS
         with listen(hosts.listen, 0, waiting) as listener:
-            for wafer in hosts.start(listener.getsockname()[1], token, self._count):
+            for wafer in hosts.start(listener.getsockname()[1], self._count):
                 self.wafers.append(wafer)
             self._heartbeats = heartbeats = HeartbeatMonitor(self._count, self._heartbeat_timeout_s)
             self._stragglers = StragglerMonitor(self._count)
@@ -235,32 +232,33 @@ class GroupEngine(LayeredEngine):
                 target=self._watch, args=(heartbeats, self._stragglers, stop), daemon=True
             ).start()
             credentials = client_credentials() if hosts.encrypted else None
-            self._connections = accept_wafers(listener, token, self.wafers, heartbeats, credentials)
+            self._channels = accept_wafers(listener, token, self.wafers, heartbeats, credentials)
         with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
             # Reserves a free port, which only the first wafer's coordinator can share.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             holder.bind((hosts.listen, 0))
-            self._assign(host_port(hosts.address, holder.getsockname()[1]), addresses, token)
+            self._assign(host_port(hosts.address, holder.getsockname()[1]), addresses, secret, token)
 
-    def _assign(self, coordinator: str, memoryx: tuple[MemoryxAddress, ...], token: str) -> None:
+    def _assign(self, coordinator: str, memoryx: tuple[MemoryxAddress, ...], secret: str, token: str) -> None:
         """Send the wafers their assignments, and wait until they are ready."""
         assert self._heartbeats is not None
         assert self._stragglers is not None
         for rank in range(self._count):
             arguments = (rank, self._heartbeats, self._stragglers)
             threading.Thread(target=self._receive, args=arguments, daemon=True).start()
-        for rank, connection in enumerate(self._connections):
-            assignment = WaferAssignment(rank, self._count, coordinator, memoryx, token)
+        model, encrypted = secrets.token_hex(16), encrypt(secret, memoryx_key(token))
+        for rank, channel in enumerate(self._channels):
+            assignment = WaferAssignment(rank, self._count, coordinator, memoryx, encrypted, model)
             try:
-                send_frame(connection, FrameType.OPEN, 0, assignment.to_bytes(self._step))
+                channel.send(FrameType.OPEN, 0, assignment.to_bytes(self._step))
                 for number, executable in enumerate(self._step.executables):
-                    send_frame(connection, FrameType.FUNCTION, number, self._data[executable.name])
+                    channel.send(FrameType.FUNCTION, number, self._data[executable.name])
             except ConnectionError:
                 raise self._find_cause() from None
         for _ in range(self._count):
             if self._ready.get() < 0:
                 raise self._find_cause()
-        self._reader = ShardedReader(self._schedule, memoryx, token)
+        self._reader = ShardedReader(self._schedule, memoryx, secret, model)
 
     def _watch(
         self, heartbeats: HeartbeatMonitor, stragglers: StragglerMonitor, stop: threading.Event
@@ -269,34 +267,34 @@ class GroupEngine(LayeredEngine):
         while not stop.wait(_WATCH_INTERVAL_S):
             heartbeats.log_changes()
             stragglers.log_changes()
-            overdue, wafers, connections = heartbeats.overdue(), self.wafers, self._connections
-            if overdue is not None and connections:
+            overdue, wafers, channels = heartbeats.overdue(), self.wafers, self._channels
+            if overdue is not None and channels:
                 rank, silence_s = overdue
                 self._record_failure(WaferLostError.silent(rank, self._count, silence_s))
                 # Both are needed: shutting the connection down wakes the thread that reads it, and killing
                 # the process ends sums in which other wafers wait for it.
                 wafers[rank].kill()
-                connections[rank].shut_down()
+                channels[rank].connection.shut_down()
                 return
 
     def _receive(self, rank: int, heartbeats: HeartbeatMonitor, stragglers: StragglerMonitor) -> None:
-        connection, wafer, values = self._connections[rank], self.wafers[rank], self._schedule.values
+        channel, wafer, values = self._channels[rank], self.wafers[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
             while True:
-                header = receive_header(connection)
+                header = channel.receive_header()
                 heartbeats.record(rank)
                 if header.type is FrameType.ALIVE:
                     stragglers.record(
-                        rank, WorkReport.from_json(bytes(receive_payload(connection, header, MAX_TEXT_BYTES)))
+                        rank, WorkReport.from_json(channel.receive_payload(header, MAX_TEXT_BYTES))
                     )
                     continue
                 if header.type is FrameType.DONE:
                     self._ready.put(rank)
                 elif header.type is FrameType.ANSWERS:
-                    self._outputs.put(receive_arrays(connection, header, outputs))
+                    self._outputs.put(channel.receive_arrays(header, outputs))
                 else:
-                    raise receive_failure(connection, header)
+                    raise channel.receive_failure(header)
         except CsSystemError as error:
             self._record_failure(error)
         except ConnectionError:
@@ -325,7 +323,7 @@ class GroupEngine(LayeredEngine):
 
     def _send(self, rank: int, kind: FrameType, index: int, arrays: Arrays) -> None:
         try:
-            send_tensors(self._connections[rank], kind, index, arrays)
+            self._channels[rank].send_arrays(kind, index, arrays)
         except ConnectionError:
             self._lose_state()
             raise self._find_cause() from None
@@ -368,7 +366,7 @@ def accept_wafers(
     wafers: Sequence[Wafer],
     heartbeats: HeartbeatMonitor,
     credentials: Credentials | None = None,
-) -> list[Connection]:
+) -> list[FrameChannel]:
     """Accept the connections of all wafers, and return them in the order of their ranks.
 
     Args:
@@ -381,8 +379,8 @@ def accept_wafers(
     Raises:
         WaferLostError: one has ended, or does not connect.
     """
-    connected: dict[int, Connection] = {}
-    arrived: queue.SimpleQueue[tuple[int, Connection]] = queue.SimpleQueue()
+    connected: dict[int, FrameChannel] = {}
+    arrived: queue.SimpleQueue[tuple[int, FrameChannel]] = queue.SimpleQueue()
     # A thread for each connection: a peer that sends nothing must not hold up the wafers.
     arguments = (listener, token, arrived, credentials)
     accepting = threading.Thread(target=_accept_wafers, args=arguments, daemon=True)
@@ -397,27 +395,27 @@ def accept_wafers(
             if (overdue := heartbeats.overdue()) is not None:
                 raise WaferLostError.silent(overdue[0], len(wafers), overdue[1])
             with suppress(queue.Empty):
-                rank, connection = arrived.get(timeout=_ACCEPT_TIMEOUT_S)
+                rank, channel = arrived.get(timeout=_ACCEPT_TIMEOUT_S)
                 if rank in connected or rank >= len(wafers):
-                    connection.close()
+                    channel.connection.close()
                 else:
-                    connected[rank] = connection
+                    connected[rank] = channel
     except BaseException:
-        for connection in connected.values():
-            connection.close()
+        for channel in connected.values():
+            channel.connection.close()
         raise
     finally:
         shut_down(listener)  # ends the thread that accepts
         accepting.join()
         while not arrived.empty():  # a peer beyond the wafers of the group
-            arrived.get()[1].close()
+            arrived.get()[1].connection.close()
     return [connected[rank] for rank in range(len(wafers))]
 
 
 def _accept_wafers(
     listener: socket.socket,
     token: str,
-    arrived: queue.SimpleQueue[tuple[int, Connection]],
+    arrived: queue.SimpleQueue[tuple[int, FrameChannel]],
     credentials: Credentials | None,
 ) -> None:
     free = threading.Semaphore(_MAX_UNAUTHENTICATED_PEERS)
@@ -430,20 +428,20 @@ def _accept_wafers(
             sock.close()
             continue
 
-        def admit(sock: socket.socket = sock, peer: str = name_of(address)) -> None:
+        def admit_wafer(sock: socket.socket = sock, peer: str = name_of(address)) -> None:
             try:
                 _admit_wafer(sock, peer, token, arrived, credentials)
             finally:
                 free.release()
 
-        threading.Thread(target=admit, daemon=True).start()
+        threading.Thread(target=admit_wafer, daemon=True).start()
 
 
 def _admit_wafer(
     sock: socket.socket,
     peer: str,
     token: str,
-    arrived: queue.SimpleQueue[tuple[int, Connection]],
+    arrived: queue.SimpleQueue[tuple[int, FrameChannel]],
     credentials: Credentials | None,
 ) -> None:
     try:
@@ -454,28 +452,26 @@ def _admit_wafer(
     try:
         connection.handshake(_TOKEN_TIMEOUT_S)
         check_system_peer(connection)
-        rank = _receive_rank(connection, token)
-    except (OSError, MemoryxError, TlsError) as error:
+        channel = admit(connection, token, _TOKEN_TIMEOUT_S)
+        rank = _receive_rank(channel)
+    except (OSError, FrameError, MemoryxError) as error:
         log.warning("%s is not a wafer of the group: %s", peer, error)
         connection.close()
         return
-    if rank is None:
-        connection.close()
-    else:
-        arrived.put((rank, connection))
+    arrived.put((rank, channel))
 
 
-def _receive_rank(connection: Connection, token: str) -> int | None:
-    """Return the rank of a wafer; None for a peer that does not know the token.
+def _receive_rank(channel: FrameChannel) -> int:
+    """Return the rank of a wafer.
 
     Raises:
         ConnectionError: it is gone, or silent.
-        MemoryxError: it speaks another protocol.
+        MemoryxError: it sends another frame.
     """
-    connection.break_when_lost(LOST_S)
-    deadline_s = time.monotonic() + _TOKEN_TIMEOUT_S
-    header = receive_header(connection, deadline_s)
-    token_sent = receive_payload(connection, header, len(token), deadline_s).decode(errors="replace")
+    channel.connection.break_when_lost(LOST_S)
+    header = channel.receive_header(time.monotonic() + _TOKEN_TIMEOUT_S)
     # No time limit from here on: `HeartbeatMonitor` finds wafers that are silent.
-    connection.limit_receive(None)
-    return header.index if header.type is FrameType.JOIN and is_proof(token_sent, token) else None
+    channel.connection.limit_receive(None)
+    if header.type is not FrameType.JOIN:
+        raise MemoryxError(f"got {header.type.name}, expected JOIN")
+    return header.index

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cs_system.processes import ChildProcess
@@ -41,8 +42,8 @@ class Wafer(Protocol):
 class Member(Protocol):
     """A host of the group."""
 
-    def start(self, port: int, token: str, rank: int) -> Wafer:
-        """Start a wafer there, which connects to `port` of the leader."""
+    def start(self, port: int, run: str, rank: int) -> Wafer:
+        """Start a wafer there, which connects to `port` of the leader and derives the secret of the run."""
         ...
 
 
@@ -55,22 +56,26 @@ class RunHosts:
         address: The address under which all hosts reach it.
         members: The other hosts, with a wafer each; none: all wafers are on this machine.
         encrypted: Wafers connect with TLS.
+        run: Name of the run, from which members derive its secret.
+        token: The secret of the run.
     """
 
     listen: str = _LOOPBACK
     address: str = _LOOPBACK
     members: Sequence[Member] = ()
     encrypted: bool = False
+    run: str = ""
+    token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
 
-    def start(self, port: int, token: str, count: int) -> Iterator[Wafer]:
+    def start(self, port: int, count: int) -> Iterator[Wafer]:
         """Start `count` wafers, in the order of their ranks; they connect to `port`."""
         leader = self.address, port
-        yield WaferProcess(leader, token, 0, self.encrypted)
+        yield WaferProcess(leader, self.token, 0, self.encrypted)
         for rank in range(1, count):
             if self.members:
-                yield self.members[rank - 1].start(port, token, rank)
+                yield self.members[rank - 1].start(port, self.run, rank)
             else:
-                yield WaferProcess(leader, token, rank, self.encrypted)
+                yield WaferProcess(leader, self.token, rank, self.encrypted)
 
 
 class HostPool(Protocol):

@@ -28,22 +28,21 @@ from cs_system.memoryx.engine import select_executables
 from cs_system.memoryx.protocol import (
     HEARTBEAT_INTERVAL_S,
     MAX_TEXT_BYTES,
-    FrameSender,
+    FrameChannel,
     FrameType,
     Header,
-    receive_arrays,
-    receive_header,
-    receive_payload,
-    receive_tensors,
-    send_failure,
+    greet,
 )
 from cs_system.swarmx.health import WorkReport
-from cs_system.swarmx.protocol import LOST_S, WaferAssignment, split_inputs
+from cs_system.swarmx.protocol import LOST_S, WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
+from cs_toolkit.sealing import decrypt
 from cs_toolkit.tls import Credentials
 from cs_toolkit.tls_connection import connect
 
 _MAX_EXECUTABLE_BYTES = 2 << 30
+# How long the CS system may take to answer; it accepts its wafers one at a time.
+_GREETING_S = 60.0
 _AXIS = "csx"
 _POLL_S = 0.01
 
@@ -69,43 +68,46 @@ def serve(address: tuple[str, int], token: str, rank: int, credentials: Credenti
     """
     with connect(address, credentials=credentials) as connection:
         connection.break_when_lost(LOST_S)
-        sender = FrameSender(connection)
-        sender.send(FrameType.JOIN, rank, token.encode())
-        wafer = _Wafer(sender)
-        threading.Thread(target=_send_heartbeats, args=(sender, wafer.work), daemon=True).start()
+        try:
+            channel = greet(connection, token, _GREETING_S)
+            channel.send(FrameType.JOIN, rank)
+        except ConnectionError:
+            return 0
+        wafer = _Wafer(channel, token)
+        threading.Thread(target=_send_heartbeats, args=(channel, wafer.work), daemon=True).start()
         try:
             wafer.start()
             wafer.serve()
         except Exception as error:
-            return _fail(sender, error)
+            return _fail(channel, error)
     return 0
 
 
-def _send_heartbeats(sender: FrameSender, work: Callable[[], WorkReport]) -> None:
+def _send_heartbeats(channel: FrameChannel, work: Callable[[], WorkReport]) -> None:
     with contextlib.suppress(ConnectionError):
         while True:
-            sender.send(FrameType.ALIVE, 0, work().to_json())
+            channel.send(FrameType.ALIVE, 0, work().to_json())
             time.sleep(HEARTBEAT_INTERVAL_S)
 
 
-def _fail(sender: FrameSender, error: Exception) -> int:
+def _fail(channel: FrameChannel, error: Exception) -> int:
     """Send the error to the CS system, if it is still connected; return the exit code of the process."""
     if isinstance(error, ConnectionError):
         return 0
     if not isinstance(error, CsSystemError):
         error = SystemBugError(f"internal error of a wafer: {type(error).__name__}: {error}")
     try:
-        send_failure(sender, error)
+        channel.send_failure(error)
     except ConnectionError:
         return 0
-    sender.connection.shut_down()
+    channel.connection.shut_down()
     return error.exit_code
 
 
 class _Wafer:
-    def __init__(self, sender: FrameSender) -> None:
-        self._sender, self._connection = sender, sender.connection
-        self._address = sender.connection.own_host
+    def __init__(self, channel: FrameChannel, token: str) -> None:
+        self._channel, self._token = channel, token
+        self._address = channel.connection.own_host
         self._timer = ComputeTimer()
         self._stream: ShardedMemoryx | ShardedListener | None = None
 
@@ -124,24 +126,25 @@ class _Wafer:
             ConnectionError: the system disconnects.
             CsSystemError: the device or MemoryX failed.
         """
-        connection = self._connection
-        header = receive_header(connection)
+        channel = self._channel
+        header = channel.receive_header()
         self._assignment, self._step = WaferAssignment.from_bytes(
-            bytes(receive_payload(connection, header, MAX_TEXT_BYTES))
+            channel.receive_payload(header, MAX_TEXT_BYTES)
         )
         self._data = {}
         for executable in self._step.executables:
-            header = receive_header(connection)
-            self._data[executable.name] = bytes(receive_payload(connection, header, _MAX_EXECUTABLE_BYTES))
+            header = channel.receive_header()
+            self._data[executable.name] = channel.receive_payload(header, _MAX_EXECUTABLE_BYTES)
         self._schedule = schedule_from_json(self._step.schedule)
         self._traffic = traffic(self._schedule)
         assignment = self._assignment
+        secret = decrypt(assignment.encrypted_secret, memoryx_key(self._token))
         if assignment.rank:
-            self._stream = ShardedListener(self._schedule, assignment.memoryx, assignment.token)
+            self._stream = ShardedListener(self._schedule, assignment.memoryx, secret, assignment.model)
         else:
-            client = ShardedMemoryx(self._schedule, assignment.memoryx)
+            client = ShardedMemoryx(self._schedule, assignment.memoryx, secret)
             functions = select_executables(self._step, self._data, self._schedule.memory_calls())
-            client.open(functions, assignment.token, assignment.count - 1)
+            client.open(functions, assignment.model, assignment.count - 1)
             self._stream = client
         with device_errors(ProgramError, "programming"):
             self._devices = GroupDevices(
@@ -166,19 +169,19 @@ class _Wafer:
         if isinstance(stream, ShardedMemoryx):
             stream.wait_open()
             threading.Thread(target=self._answer, daemon=True).start()
-        self._sender.send(FrameType.DONE, 0)
+        self._channel.send(FrameType.DONE, 0)
         while True:
-            header = receive_header(self._connection)
+            header = self._channel.receive_header()
             if header.type is FrameType.PUT:
                 assert isinstance(stream, ShardedMemoryx)
-                (array,) = receive_arrays(self._connection, header, [self._schedule.values[header.index]])
+                (array,) = self._channel.receive_arrays(header, [self._schedule.values[header.index]])
                 stream.put(header.index, array)
             elif header.type is FrameType.SNAPSHOT:
                 assert isinstance(stream, ShardedMemoryx)
                 numbers = np.empty(header.index, np.uint32)
-                receive_tensors(self._connection, header, [numbers])
+                self._channel.receive_tensors(header, [numbers])
                 stream.snapshot([int(number) for number in numbers])
-                self._sender.send(FrameType.DONE, 0)
+                self._channel.send(FrameType.DONE, 0)
             else:
                 self._run_step(header)
 
@@ -193,7 +196,7 @@ class _Wafer:
         ]
         whole = [specs[position] for position in schedule.micro.whole.values()]
         for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._assignment.rank else []
-        arrays = receive_arrays(self._connection, header, [*shares, *whole, *for_memory])
+        arrays = self._channel.receive_arrays(header, [*shares, *whole, *for_memory])
         end = len(specs) + len(whole)
         batches = micro_batches(schedule, arrays[: len(specs)], arrays[len(specs) : end])
         for batch in batches:
@@ -213,9 +216,9 @@ class _Wafer:
             while True:
                 found = {**self._outputs.get(), **self._stream.answers()}
                 arrays = [np.asarray(found[number]) for number in dict.fromkeys(self._schedule.outputs)]
-                self._sender.send_arrays(FrameType.ANSWERS, 0, arrays)
+                self._channel.send_arrays(FrameType.ANSWERS, 0, arrays)
         except Exception as error:
-            _fail(self._sender, error)
+            _fail(self._channel, error)
 
 
 class ComputeTimer:

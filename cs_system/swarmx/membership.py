@@ -19,11 +19,11 @@ from cs_system.address import is_loopback
 from cs_system.errors import BadOptionError, GroupError, PortInUseError
 from cs_system.security import check_system_peer, client_credentials, internal_credentials
 from cs_system.swarmx.hosts import RunHosts, WaferProcess
-from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader
+from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader, run_token
 from cs_toolkit.files import replace_file
 from cs_toolkit.tls import CERTS_VARIABLE, Credentials, CredentialsError
 from cs_toolkit.tls_connection import TlsError, accept, connect
-from cs_toolkit.wire import listen, name_of, shut_down
+from cs_toolkit.wire import listen, name_of, new_nonce, shut_down
 
 log = logging.getLogger("cs_system.server")
 
@@ -189,8 +189,9 @@ class GroupLeader:
                 raise self.missing(count)
             members = sorted(self._members, key=lambda member: member.number)[: count - 1]
         # This machine may have several addresses: take the one that a member has used.
-        own_host = members[0].channel.own_host
-        return RunHosts(self._host, own_host, members, self._credentials is not None)
+        own_host, encrypted = members[0].channel.own_host, self._credentials is not None
+        run = new_nonce()
+        return RunHosts(self._host, own_host, members, encrypted, run, run_token(self._token, run))
 
     def close(self) -> None:
         """Dismiss the members, and remove the file."""
@@ -254,29 +255,29 @@ class _RemoteMember:
 
     def __init__(self, channel: Channel, host: str, number: int) -> None:
         self.channel, self.host, self.number = channel, host, number
-        self._token = ""
+        self._run = ""
         self._ended = threading.Event()
 
     def handle(self, message: dict[str, Any]) -> None:
         """Handle a message of the member."""
-        if message["kind"] == "ended" and message.get("token") == self._token:
+        if message["kind"] == "ended" and message.get("run") == self._run:
             self._ended.set()
 
     def mark_lost(self) -> None:
         """Record that the host is gone, and the wafer with it."""
-        self._token = ""
+        self._run = ""
         self._ended.set()
 
-    def start(self, port: int, token: str, rank: int) -> _RemoteMember:
+    def start(self, port: int, run: str, rank: int) -> _RemoteMember:
         """Start a wafer on the host.
 
         Raises:
             GroupError: the host is gone.
         """
-        self._token = token
+        self._run = run
         self._ended.clear()
         try:
-            self.channel.send("start", port=port, token=token, rank=rank)
+            self.channel.send("start", port=port, run=run, rank=rank)
         except ConnectionError:
             raise GroupError(f"the CS system on {self.host} has gone; start the job again") from None
         return self
@@ -409,21 +410,21 @@ def _follow(channel: Channel, group: GroupFile, wafer: _CurrentWafer) -> None:
     while True:
         message = channel.receive()
         if message["kind"] == "start":
-            token = message["token"]
-            leader = (group.host, message["port"])
+            run = message["run"]
+            leader, token = (group.host, message["port"]), run_token(group.token, run)
             process = wafer.start(leader, token, message["rank"], group.encrypted)
-            threading.Thread(target=_report, args=(process, channel, token), daemon=True).start()
+            threading.Thread(target=_report, args=(process, channel, run), daemon=True).start()
         elif message["kind"] == "end":
             wafer.end()
         elif message["kind"] == "bye":
             return
 
 
-def _report(process: WaferProcess, channel: Channel, token: str) -> None:
+def _report(process: WaferProcess, channel: Channel, run: str) -> None:
     """Report to the leader when a wafer has ended."""
     process.wait()
     with contextlib.suppress(ConnectionError):
-        channel.send("ended", token=token)
+        channel.send("ended", run=run)
 
 
 class _CurrentWafer:

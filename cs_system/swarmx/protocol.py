@@ -7,13 +7,13 @@ Leader and members exchange JSON objects, one a line:
           <------- nonce   with the proof that the leader knows the token
     proof ------->
           <------- welcome, or refused with the reason
-          <------- start   port, token and rank: a wafer for the next run
+          <------- start   port, run and rank: a wafer for the next run
           <------- end     end that wafer
-    ended ------->         token: the wafer has ended, for whatever reason
+    ended ------->         run: the wafer has ended, for whatever reason
           <------- bye     the leader is shutting down
 
-The proofs hold for the nonces of both sides, that of the member also for its hello. The token itself is never
-sent.
+The proofs hold for the nonces of both sides, that of the member also for its hello. No secret is ever sent:
+that of a run is derived from the group's token and the random name of the run.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from cs_toolkit.wire import (
     FrameError,
     LineChannel,
     PeerGoneError,
+    derive_key,
     is_proof,
     new_nonce,
     prove,
@@ -149,6 +150,16 @@ def _member_proof(token: str, leader_nonce: str, hello: dict[str, Any]) -> str:
     return prove(token, "member", leader_nonce, json.dumps(hello, sort_keys=True))
 
 
+def run_token(group_token: str, run: str) -> str:
+    """Return the secret of a run of the group."""
+    return prove(group_token, "run", run)
+
+
+def memoryx_key(token: str) -> bytes:
+    """Return the key for the secret of MemoryX, from the secret of a run."""
+    return derive_key(token, "secret of MemoryX")
+
+
 @dataclass(frozen=True)
 class WaferAssignment:
     """The place of a wafer in its group; the step and its executables are sent with it.
@@ -158,14 +169,16 @@ class WaferAssignment:
         count: Number of wafers.
         coordinator: HOST:PORT where their processes meet.
         memoryx: Host and port of each MemoryX.
-        token: Secret with which the others join the first wafer at MemoryX.
+        encrypted_secret: Their secret, encrypted with a key that is derived from the secret of the run.
+        model: Name by which the others find the model of the first wafer at MemoryX.
     """
 
     rank: int
     count: int
     coordinator: str
     memoryx: tuple[MemoryxAddress, ...]
-    token: str
+    encrypted_secret: str
+    model: str
 
     def to_bytes(self, step: CompiledStep) -> bytes:
         """Encode the assignment and the step."""

@@ -17,10 +17,9 @@ import pytest
 
 from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
 from cs_system.memoryx.config import MemoryxConfig
-from cs_system.memoryx.protocol import FrameType, send_frame
+from cs_system.memoryx.protocol import FrameType, Header
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
-from cs_toolkit.wire import Connection
 from tests.processes import wait_until
 
 from .groups import group, pids_of, train
@@ -56,8 +55,8 @@ class Disturbed(RunHosts):
     def gather(self, count: int) -> RunHosts:
         return self
 
-    def start(self, port: int, token: str, count: int) -> Iterator[Wafer]:
-        wafers = list(super().start(port, token, count))
+    def start(self, port: int, count: int) -> Iterator[Wafer]:
+        wafers = list(super().start(port, count))
         self.act(port, wafers)
         yield from wafers
 
@@ -145,7 +144,9 @@ def test_unauthenticated_peers_do_not_disturb_the_start(stack: Streamed, memoryx
             strangers.extend(socket.create_connection(address) for _ in range(4))
             talking, guessing, leaving, _silent = strangers[-4:]
             talking.sendall(b"GET / HTTP/1.1\r\nHost: wafer\r\n\r\n")
-            send_frame(Connection(guessing), FrameType.JOIN, 1, b"0" * 32)
+            # A handshake without the secret, and the name of a wafer.
+            for kind, payload in ((FrameType.HELLO, b"nonce"), (FrameType.PROOF, b""), (FrameType.JOIN, b"")):
+                guessing.sendall(Header(kind, 1, len(payload)).encode() + payload)
             leaving.close()
 
     place, host_pool = MemoryxConfig((memoryx,)), Disturbed(act=disturb)

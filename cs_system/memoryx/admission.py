@@ -1,0 +1,124 @@
+"""The connections of MemoryX: who is admitted, within which limits."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from cs_system.errors import MemoryxError
+from cs_system.memoryx.protocol import FrameChannel, admit, refuse
+from cs_system.security import check_system_peer
+from cs_toolkit.limited_log import LimitedLog
+from cs_toolkit.tls import Credentials
+from cs_toolkit.tls_connection import TlsError, accept
+from cs_toolkit.wire import Connection, FrameError, name_of
+
+log = logging.getLogger("cs_system.memoryx")
+
+# Above the number of wafers and readers of any group, and low enough for file descriptors and threads.
+MAX_CONNECTIONS = 256
+
+# Connections that have not proved that they know the secret. When one more comes, the oldest is dropped: an
+# honest wafer proves it within milliseconds, so that idle peers cannot keep it out.
+MAX_UNPROVED = 64
+
+_HANDSHAKE_S = 10.0
+
+# Pause after a failed accept: without file descriptors, the listener stays ready and every accept fails.
+_ACCEPT_PAUSE_S = 0.2
+
+
+class Admission:
+    """Accepts connections, and serves those whose peers know the secret, each in a thread.
+
+    Args:
+        listener: The listening socket.
+        secret: The secret.
+        serve: Called with the channel of an admitted peer; it returns when the connection has ended.
+        credentials: For TLS with the peers, which must be parts of a CS system; None: without TLS.
+        handshake_s: How long a peer may take to prove that it knows the secret.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: str,
+        serve: Callable[[FrameChannel], None],
+        credentials: Credentials | None = None,
+        handshake_s: float = _HANDSHAKE_S,
+    ) -> None:
+        self._listener, self._secret, self._serve = listener, secret, serve
+        self._credentials, self._handshake_s = credentials, handshake_s
+        self._lock = threading.Lock()
+        # In the order of their arrival.
+        self._unproved: dict[Connection, str] = {}
+        self._admitted = 0
+        self._refusals = LimitedLog(log)
+
+    def run(self) -> None:
+        """Accept connections until the listener is closed."""
+        while self._listener.fileno() >= 0:
+            try:
+                sock, address = self._listener.accept()
+            except OSError as error:
+                self._refusals.warning(f"cannot accept a connection: {error}")
+                time.sleep(_ACCEPT_PAUSE_S)
+                continue
+            try:
+                self._start(accept(sock, self._credentials), name_of(address))
+            except OSError:  # the peer has disconnected already
+                sock.close()
+
+    def _start(self, connection: Connection, peer: str) -> None:
+        with self._lock:
+            self._unproved[connection] = peer
+            oldest = next(iter(self._unproved)) if len(self._unproved) > MAX_UNPROVED else None
+            name = "" if oldest is None else self._unproved.pop(oldest)
+        if oldest is not None:
+            self._refusals.warning(f"dropping {name}, more than {MAX_UNPROVED} connections prove nothing")
+            oldest.shut_down()  # its thread closes it
+        try:
+            threading.Thread(target=self._admit, args=(connection, peer), daemon=True).start()
+        except RuntimeError as error:
+            self._refusals.warning(f"dropping {peer}: {error}")
+            self._forget(connection)
+            connection.close()
+
+    def _admit(self, connection: Connection, peer: str) -> None:
+        with connection:
+            try:
+                connection.handshake(self._handshake_s)
+                check_system_peer(connection)
+                channel = admit(connection, self._secret, self._handshake_s)
+            except (ConnectionError, FrameError, MemoryxError) as error:
+                if self._forget(connection):
+                    self._refusals.warning(f"dropping {peer}: {error}")
+                if not isinstance(error, TlsError):  # which has no channel to say more
+                    refuse(connection, error)
+                return
+            self._forget(connection)
+            with self._lock:
+                self._admitted += 1
+                is_full = self._admitted > MAX_CONNECTIONS
+            try:
+                if is_full:
+                    raise MemoryxError(f"MemoryX has {MAX_CONNECTIONS} connections, and takes no more")
+                log.info("wafer connected from %s", peer)
+                self._serve(channel)
+                log.info("the wafer from %s has disconnected", peer)
+            except MemoryxError as error:
+                self._refusals.warning(f"dropping {peer}: {error}")
+                with contextlib.suppress(ConnectionError):
+                    channel.send_failure(error)
+            finally:
+                with self._lock:
+                    self._admitted -= 1
+
+    def _forget(self, connection: Connection) -> bool:
+        """Remove a connection from the unproved ones; return False if it was dropped."""
+        with self._lock:
+            return self._unproved.pop(connection, None) is not None

@@ -114,6 +114,19 @@ class InputChangedError(RunError):
         )
 
 
+class ShardingError(RunError):
+    """A worker has to read another share of the input, and the program determines its share by itself."""
+
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the input function does not ask for its share when it is called, so this worker cannot read the "
+            "shards of another number of workers; resume with the number of workers of the run before, or "
+            "accept the change with csrun_wse --allow-input-change"
+        )
+
+
 class NothingToDoError(RunError):
     """The input ended before the first step."""
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import InputChangedError, ModelDirError
 from cs_runtime.input_source import Sharding
 from cs_runtime.options import RunSettings
+from cs_stream.order import InputPosition
+from cs_toolkit.execution_options import AUTO
 from cs_toolkit.files import replace_file
 
 log = logging.getLogger("cs_runtime")
@@ -34,12 +36,27 @@ class InputRecord:
         workers: Number of workers of the run.
         shards: Number of shards over which the order is defined.
         sharding: How the share of a worker is determined.
+        position: Place in that order; it is ahead of the step after shards that have ended.
+        digest: Order digest of the batches before (`cs_stream.order.OrderDigest`).
+        digest_from: First step in the digest; above 0 if earlier ones have no record.
     """
 
     step: int
     workers: int
     shards: int
     sharding: Sharding
+    position: int
+    digest: str = ""
+    digest_from: int = 0
+
+    @property
+    def place(self) -> InputPosition:
+        """The place in the order, as the system gets it."""
+        return InputPosition(self.shards, self.position, self.digest)
+
+    def at(self, step: int, place: InputPosition) -> InputRecord:
+        """Return the record of a later step of the same run."""
+        return replace(self, step=step, position=place.position, digest=place.digest)
 
 
 def read_record(model_dir: Path, step: int) -> InputRecord | None:
@@ -89,10 +106,10 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
         InputChangedError: The run that wrote the checkpoint had another number of workers, and the program
             determines their shares.
     """
-    shards = 1 if sharding == "global" else workers
-    record = InputRecord(first_step, workers, shards, sharding)
+    new = InputRecord(first_step, workers, _new_shards(settings, workers, sharding), sharding, first_step)
     if not first_step:
-        return record
+        return new
+    new = replace(new, digest_from=first_step)
     if settings.options.program_skips_batches:
         log.warning(
             "resuming at global step %d with an input that the program positions: unless input_fn skips what "
@@ -100,16 +117,29 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
             "toolkit skips them)",
             first_step,
         )
-        return record
+        return new
     before = read_record(settings.record_dir or settings.model_dir, first_step)
     if before is None:
         log.info(
             "no record of the input at global step %d in '%s': continuing as if %d worker(s) had read it",
             *(first_step, settings.model_dir, workers),
         )
-        return record
-    if before.workers == workers or sharding == "global":
-        return record
+        return new
+    resumed = replace(before, workers=workers, sharding=sharding)
+    if sharding == "global":
+        return replace(resumed, shards=1)
+    if sharding == "shards" or before.shards == workers:
+        if before.workers != workers:
+            log.info(
+                "resuming with %d worker(s) instead of %d, in the same order over %d shards",
+                *(workers, before.workers, before.shards),
+            )
+        if settings.options.input_shards not in (AUTO, before.shards):
+            log.warning(
+                "input_shards is %s, without effect: the run began with %d shards, which keep its order",
+                *(settings.options.input_shards, before.shards),
+            )
+        return resumed
     if not settings.options.allow_input_change:
         raise InputChangedError(first_step, before.workers, workers)
     log.warning(
@@ -117,4 +147,20 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
         "are repeated and lost, because the program determines what each worker reads",
         *(first_step, workers, before.workers),
     )
-    return record
+    return replace(resumed, shards=workers, position=first_step)
+
+
+def _new_shards(settings: RunSettings, workers: int, sharding: Sharding) -> int:
+    """Return the number of shards of a run that starts."""
+    wanted = settings.options.input_shards
+    if sharding == "global":
+        return 1
+    if wanted == AUTO:
+        return workers
+    if sharding == "program":
+        log.warning(
+            "input_shards is %d, without effect: the input function does not ask for its share when it runs",
+            wanted,
+        )
+        return workers
+    return max(wanted, workers)

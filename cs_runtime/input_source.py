@@ -32,11 +32,13 @@ log = logging.getLogger("cs_runtime")
 
 Batch = tuple[np.ndarray, ...]
 
-Sharding = Literal["global", "program"]
+Sharding = Literal["global", "shards", "program"]
 """How the share of a worker in the input of a training run is determined.
 
-`global`: the workers read the batches of a single reader in rotation, whatever their number. `program`: the
-program decides, so only a run with the same number of workers reads the remaining batches.
+`global`: the workers read the batches of a single reader in rotation, whatever their number. `shards`: the
+input function asks the toolkit for number and index of its shard when it is called, so a worker can read any
+shard. `program`: the program decides, so only a run with the same number of workers reads the remaining
+batches.
 """
 
 # An input that takes longer to start is not built again only for the Input Function Report.
@@ -63,6 +65,14 @@ class InputSource(Protocol):
 
     def batches(self, skip: int) -> Iterator[Batch]:
         """Build the input and iterate over it after its first `skip` batches, in the order of `inputs`."""
+        ...
+
+    def part(self, shard: Shard, first: int, stride: int) -> Iterator[Batch]:
+        """Build the input of any shard, and iterate over its batches `first`, `first + stride` and so on.
+
+        Raises:
+            InputChangedError: The input function determines its shard by itself.
+        """
         ...
 
 

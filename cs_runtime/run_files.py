@@ -77,12 +77,16 @@ def performance_json(
     estimates: Estimates | None,
     compile_time_s: float | None,
     programming_time_s: float | None,
+    order_digest: str | None = None,
+    order_digest_from: int = 0,
 ) -> dict[str, Any]:
     """Return the contents of `performance.json`, with the key names of the original.
 
     `est_samples_per_sec` is the estimate for the wafer; for a pipeline it is num_replicas * Frequency /
     delta_t. `samples_per_sec` is measured on this system over `total_time` seconds. `fabric_utilization` is
-    the fraction of `fabric_cores` in use. Values that do not apply to the execution mode are null.
+    the fraction of `fabric_cores` in use. `order_digest` is equal for two training runs that have used the
+    same batches in the same order since step `order_digest_from`, in any number of runs. Values that do not
+    apply to the execution mode are null.
     """
     from cgc.manifest import PipelinedEstimates
 
@@ -102,6 +106,8 @@ def performance_json(
         "fabric_utilization": None if estimates is None else estimates.total_utilization,
         "compile_time": compile_time_s,
         "programming_time": programming_time_s,
+        "order_digest": order_digest,
+        "order_digest_from": None if order_digest is None else order_digest_from,
     }
 
 

@@ -44,7 +44,11 @@ def next_run() -> int:
 
 @dataclass
 class Session:
-    """A CS system that is programmed and loaded, ready for the first step."""
+    """A CS system that is programmed and loaded, ready for the first step.
+
+    Attributes:
+        input_record: The input after the steps whose outputs have arrived.
+    """
 
     reservation: Reservation
     compiled: CompileResult
@@ -53,7 +57,7 @@ class Session:
     initial_state: State
     checks: tuple[StepCheck, ...]
     every: Mapping[str, int]
-    input_record: InputRecord | None
+    input_record: InputRecord
 
     def check_outputs(self, span: StepOutputs) -> StepOutputs:
         """Check consecutive steps, and return the outputs of the user's program.
@@ -155,8 +159,9 @@ def _load(
             reservation.put_state(state)
     # Inference always reads its input from the start, regardless of the checkpoint's step.
     first_step = int(state[GLOBAL_STEP]) if program.mode == "train" else 0
-    record = None
     if program.mode == "train":
         record = start_record(settings, first_step, task.num_workers, front_end.sharding())
-    reservation.open_input(task.num_workers, identity, first_step)
+    else:
+        record = InputRecord(0, task.num_workers, task.num_workers, "program", 0)
+    reservation.open_input(task.num_workers, identity, first_step, record.place)
     return Session(reservation, compiled, target, first_step, state, program.checks, program.every, record)

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cs_runtime import files, run_files
 from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
-from cs_runtime.input_order import append_record
+from cs_runtime.input_order import InputRecord, append_record
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, Observer, State
 from cs_runtime.progress import (
@@ -78,6 +78,7 @@ class TrainingRun:
         self._timeline = timeline
         self._wait_log = WaitLog()
         self._snapshot: StateReader | None = None
+        self._snapshot_record = session.input_record
         self.should_stop = False
 
     @property
@@ -118,6 +119,8 @@ class TrainingRun:
                 self._wait_log.reset()
                 self._timeline.mark("first step")
                 outputs = self.session.check_outputs(span)
+                record = self.session.input_record
+                self.session.input_record = record.at(span.first_step + span.count, span.position)
                 self.progress.add(outputs)
                 if self._observer.steps(outputs) and not self.should_stop:
                     self.should_stop = True
@@ -145,7 +148,7 @@ class TrainingRun:
         with log_while_blocked("give the state"):
             state = self.session.reservation.state()
         _check_global_step(state, self.step)
-        self._record_input(self.step)
+        self._record_input(self.session.input_record)
         return state
 
     def checkpoint(self) -> bool:
@@ -164,7 +167,7 @@ class TrainingRun:
         stream = self.session.reservation.snapshot()
         if stream is None:
             return self.checkpoint()
-        self._snapshot = StateReader(self.step, stream)
+        self._snapshot, self._snapshot_record = StateReader(self.step, stream), self.session.input_record
         return self.should_stop
 
     def finish_checkpoint(self) -> None:
@@ -176,14 +179,12 @@ class TrainingRun:
             with log_while_blocked("give the state"):
                 state = snapshot.state()
             _check_global_step(state, snapshot.step)
-            self._record_input(snapshot.step)
+            self._record_input(self._snapshot_record)
             self.should_stop |= self._front_end.save(snapshot.step, state)
 
-    def _record_input(self, step: int) -> None:
+    def _record_input(self, record: InputRecord) -> None:
         """Record the input at a step whose state the program can save from now on."""
-        record, settings = self.session.input_record, self.settings
-        if record is not None:
-            append_record(settings.record_dir or settings.model_dir, replace(record, step=step))
+        append_record(self.settings.record_dir or self.settings.model_dir, record)
 
     def _log_wait(self, text: str) -> None:
         if self._wait_log(text):
@@ -312,6 +313,7 @@ def record_success(
 ) -> None:
     """Log the result of a training run, and write the run files to `model_dir`."""
     rate = result.samples / result.seconds if result.seconds else 0.0
+    record = session.input_record
     if result.loss is None:
         log.info(
             "nothing to do: global step %d is the requested last step already; raise the number of steps to "
@@ -320,6 +322,10 @@ def record_success(
         )
     else:
         log_end(result.samples, result.seconds, result.loss, left=result.left)
+        log.info(
+            "order digest of the input, steps %d to %d over %d shard(s): %s",
+            *(record.digest_from, record.step, record.shards, record.digest),
+        )
     artifact = session.compiled.artifact
     files.write_json(
         settings.model_dir / "fabric.json",
@@ -349,6 +355,8 @@ def record_success(
             estimates=artifact.estimates,
             compile_time_s=timeline.seconds("compile"),
             programming_time_s=timeline.seconds("program the fabric"),
+            order_digest=record.digest or None,
+            order_digest_from=record.digest_from,
         ),
     )
     end_training(result.final_step)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 
 from cs_runtime.errors import NoSystemError
 from cs_runtime.input_source import Batch, InputSource
@@ -18,7 +18,7 @@ from cs_runtime.options import RunSettings
 from cs_runtime.terminal import WaitLog
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError, ProtocolError
-from cs_stream.run_state import count_before
+from cs_stream.order import InputOrder
 from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity
 from cs_system.client import join_run, parse_address, read_clock
 from cs_system.errors import (
@@ -30,6 +30,7 @@ from cs_system.errors import (
 from cs_system.messages import InputIdentity
 from csrun.tasks.final_errors import mark_final_error
 from csrun.tasks.roles import TaskInfo
+from input_rules.input_export import Shard
 
 log = logging.getLogger("cs_runtime")
 
@@ -77,6 +78,8 @@ class Stream:
     Attributes:
         sender: Sends the batches.
         source: The input of the user's program.
+        order: Order of the input.
+        worker: Index of this worker.
         outside: Number of this worker's batches that the program skips by itself, so that the source does
             not count them.
         end: Number of this worker's first batch that the run does not use; None if its number of steps is
@@ -85,6 +88,8 @@ class Stream:
 
     sender: Sender
     source: InputSource
+    order: InputOrder
+    worker: int
     outside: int
     end: int | None
 
@@ -96,8 +101,12 @@ class Stream:
         log.info("streamed %d batches (%.1f MB)", summary.batches, summary.bytes / 1e6)
         return summary
 
-    def _batches(self, number: int) -> Iterator[Batch]:
-        batches = self.source.batches(number - self.outside)
+    def _batches(self, number: int) -> Iterator[Batch | None]:
+        batches: Iterator[Batch | None]
+        if self.order.shards == self.order.workers:
+            batches = self.source.batches(number - self.outside)
+        else:
+            batches = read_share(self.source, self.order, self.worker, number)
         # No batch after the end is read: the input may fail there, and some data can be read only once.
         return batches if self.end is None else islice(batches, max(0, self.end - number))
 
@@ -130,24 +139,59 @@ def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run:
         credentials=ticket.credentials,
     )
     program_skips = settings.options.program_skips_batches
-    used = count_before(task.index, task.num_workers, ticket.first_position)
+    order, first = InputOrder(task.num_workers, ticket.position.shards), ticket.position.position
+    used = order.count_before(task.index, first)
     if program_skips and os.environ.get("CSRUN_RESTARTS"):
         log.warning(
             "this worker was restarted during the run, which began at global step %d, and the program "
             "positions its input: it must position it at that step, not at that of a newer checkpoint",
-            ticket.first_position,
+            ticket.first_step,
         )
     if used:
-        _log_position(task.index, ticket.first_position, used, program_skips=program_skips)
-    ends = [] if settings.last_step is None else [settings.last_step]
+        _log_position(task.index, ticket.first_step, used, program_skips=program_skips)
+    steps = [] if settings.last_step is None else [settings.last_step - ticket.first_step]
     if settings.steps is not None:
-        ends.append(ticket.first_position + settings.steps)
+        steps.append(settings.steps)
     return Stream(
         sender,
         source,
+        order,
+        task.index,
         outside=used if program_skips else 0,
-        end=count_before(task.index, task.num_workers, min(ends)) if ends else None,
+        end=order.count_before(task.index, first + min(steps)) if steps else None,
     )
+
+
+def read_share(source: InputSource, order: InputOrder, worker: int, number: int) -> Iterator[Batch | None]:
+    """Read the parts of the shards that belong to a worker, from its batch `number` on, in rotation.
+
+    Yields:
+        The batches; None in the place of a batch that does not exist because its shard has ended.
+    """
+    parts = order.share(worker, order.position_of(worker, number))
+    log.info(
+        "worker %d of %d reads %d of the %d shards of the input%s",
+        worker,
+        order.workers,
+        len(parts),
+        order.shards,
+        f", one batch in {order.stride} of each" if order.stride > 1 else "",
+    )
+    readers = [source.part(Shard(order.shards, part.shard), part.first, part.stride) for part in parts]
+    ended = [False] * len(readers)
+    waiting = 0  # places without a batch, which are sent only if a batch follows
+    while True:
+        for index, reader in enumerate(readers):
+            batch = None if ended[index] else next(reader, None)
+            if batch is not None:
+                yield from repeat(None, waiting)
+                waiting = 0
+                yield batch
+                continue
+            ended[index] = True
+            if all(ended):
+                return
+            waiting += 1
 
 
 def _log_position(worker: int, step: int, used: int, *, program_skips: bool) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cs_stream.errors import BatchShapeError, LayoutError
+from cs_toolkit.sealing import FrameKey
 from cs_toolkit.step import TensorSpec, wire_specs
 
 ALIGNMENT_BYTES = 64
@@ -231,6 +232,15 @@ def wire_buffers(fields: Sequence[memoryview], padding: memoryview) -> list[memo
         if missing:
             buffers.append(padding[:missing])
     return buffers
+
+
+# No secret: AES-GMAC is the fastest digest that the toolkit has, 15 GB/s from 1 MiB on.
+_CONTENT_KEY = FrameKey(b"content of batches".ljust(32))
+
+
+def content_digest(fields: Sequence[memoryview]) -> bytes:
+    """Return 16 bytes that identify the fields' content, padding excluded; not against an attacker."""
+    return _CONTENT_KEY.tag(0, 0, b"", fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@
     WELCOME   system  first seq to send             JSON, `messages.Welcome`
     BATCH     worker  number of the batch           fields in layout order, each padded to 64 bytes
     CREDIT    system  every seq below may be sent   -
+    SKIP      worker  number of the batch           -                   there is none: its shard has ended
     EOS       worker  number of batches in all      -
     BYE       system  0                             -                   the normal end of the run
     ERR       both    0                             JSON, `messages.Failure`; the connection ends
@@ -66,6 +67,7 @@ class FrameType(IntEnum):
     PING = 8
     CHALLENGE = 9
     PROOF = 10
+    SKIP = 11
 
 
 _FORMAT = HeaderFormat(MAGIC, VERSION, FrameType, "HIIQQ16s16s")

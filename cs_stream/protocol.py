@@ -79,6 +79,7 @@ _SERVER_MOVES = {
     (ServerState.AWAIT_HELLO, FrameType.HELLO): ServerState.IDENTIFYING,
     (ServerState.AWAIT_PROOF, FrameType.PROOF): ServerState.DECIDING,
     (ServerState.STREAMING, FrameType.BATCH): ServerState.PAYLOAD,
+    (ServerState.STREAMING, FrameType.SKIP): ServerState.STREAMING,
     (ServerState.STREAMING, FrameType.EOS): ServerState.ENDED,
     (ServerState.STREAMING, FrameType.PING): ServerState.STREAMING,
     (ServerState.STREAMING, FrameType.ERR): ServerState.CLOSED,
@@ -138,6 +139,13 @@ class BatchReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSkipped:
+    """There is no batch `seq`: its shard has ended, and others of the worker have not."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class InputEnded:
     """The worker has sent its whole input, `total` batches counted from the start of the run's input."""
 
@@ -170,7 +178,7 @@ class RunEnded:
     """The run has ended normally (BYE)."""
 
 
-ServerEvent = HelloReceived | ProofReceived | BatchReceived | InputEnded | ErrorReceived
+ServerEvent = HelloReceived | ProofReceived | BatchReceived | BatchSkipped | InputEnded | ErrorReceived
 WorkerEvent = Welcomed | CreditGranted | RunEnded | ErrorReceived
 
 
@@ -361,6 +369,11 @@ class ServerConnection:
             case FrameType.BATCH:
                 self._check_batch(header)
                 self._pending = header
+            case FrameType.SKIP:
+                self._check_credit(header)
+                self.next_seq += 1
+                self._send_credit_if_low()
+                events = [BatchSkipped(header.seq)]
             case FrameType.EOS:
                 events = [InputEnded(self._in_order(header, "total of EOS"))]
             case FrameType.ERR:
@@ -377,10 +390,13 @@ class ServerConnection:
             raise ProtocolError(f"{what}: got {header.seq}, expected {self.next_seq}")
         return header.seq
 
-    def _check_batch(self, header: Header) -> None:
-        self._in_order(header, "seq of BATCH")
+    def _check_credit(self, header: Header) -> None:
+        self._in_order(header, f"seq of {header.type.name}")
         if header.seq >= self.limit:
             raise ProtocolError(f"credit: got batch {header.seq}, expected none from {self.limit} on yet")
+
+    def _check_batch(self, header: Header) -> None:
+        self._check_credit(header)
         if header.nbytes != self._payload_bytes:
             raise ProtocolError(
                 f"nbytes of batch {header.seq}: got {header.nbytes}, expected {self._payload_bytes}"
@@ -468,6 +484,16 @@ class WorkerConnection:
         if self.credit < 1:
             raise ValueError(f"got batch {self.next_seq}, expected credit; limit {self.limit}")
         self.next_seq += 1
+
+    def skip_batch(self) -> None:
+        """State that the next batch does not exist.
+
+        Raises:
+            ValueError: there is no credit (a bug of the caller).
+        """
+        seq = self.next_seq
+        self.count_batch()
+        self._send(FrameType.SKIP, seq=seq)
 
     def end_of_input(self) -> None:
         """State that `next_seq` batches are the whole input; no effect unless streaming."""

@@ -30,7 +30,7 @@ from cs_stream.batches import BatchLayout, Field
 from cs_stream.errors import ChecksumError, ListenError, StreamingError
 from cs_stream.link import ServerLink
 from cs_stream.messages import ErrorCode, Failure, Hello
-from cs_stream.protocol import BatchReceived, ErrorReceived, InputEnded, ServerEvent
+from cs_stream.protocol import BatchReceived, BatchSkipped, ErrorReceived, InputEnded, ServerEvent
 from cs_stream.ring import BatchRing, ReadySpan, RunEnd
 from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
 from cs_toolkit.log_limits import LineLimiter
@@ -283,8 +283,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _apply(ring: BatchRing, link: ServerLink, event: ServerEvent) -> None:
     match event:
-        case BatchReceived():
-            ring.commit(link)
+        case BatchReceived(seq):
+            ring.commit(link, seq)
+        case BatchSkipped():
+            ring.skip(link)
         case InputEnded(total):
             ring.end_worker(link, total)
         case ErrorReceived(failure):

@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cs_stream.batches import Array, RingMemory, Slot
+from cs_stream.batches import Array, RingMemory, Slot, content_digest
 from cs_stream.errors import RingClosedError, StallError
 from cs_stream.link import ServerLink
 from cs_stream.messages import ErrorCode, Failure, Hello
-from cs_stream.run_state import RunSpec, RunState, RunStats, position_of
+from cs_stream.order import InputPosition
+from cs_stream.run_state import RunSpec, RunState, RunStats
 from cs_toolkit.spans import SpanRing
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class ReadySpan:
         offset: Row of the first position.
         count: Number of positions, at least 1.
         first_position: The first position.
+        places: The place in the input after each position.
     """
 
     chunk_index: int
@@ -39,6 +41,7 @@ class ReadySpan:
     offset: int
     count: int
     first_position: int
+    places: tuple[InputPosition, ...]
 
     @property
     def end_position(self) -> int:
@@ -84,6 +87,7 @@ class BatchRing:
         self._spans = spans
         self.run_id = uuid.uuid4().hex
         self._on_close = on_close
+        self._order = spec.order
         self._state = RunState(spec, self.run_id)
         self._memory = RingMemory(spec.layout, spec.chunk_batches, spec.chunks)
         self._slots = [self._memory.slot(index) for index in range(spec.slots)]
@@ -131,7 +135,8 @@ class BatchRing:
                 if taken is not None:
                     first, count = taken
                     chunk, offset = divmod(first % self.spec.slots, self.spec.chunk_batches)
-                    return ReadySpan(chunk, self._memory.chunks[chunk], offset, count, first)
+                    places = self._state.add_to_digest(first, count)
+                    return ReadySpan(chunk, self._memory.chunks[chunk], offset, count, first, places)
                 now_s = time.monotonic()
                 worker = self._state.next_worker()
                 self._state.check(worker, now_s)
@@ -262,7 +267,7 @@ class BatchRing:
         with self._changed:
             if self._links.get(hello.worker) is link and self._end is None:
                 welcome = self._state.welcome(hello.worker, hello.checksum, time.monotonic())
-                window = self.spec.slots // self.spec.num_workers
+                window = self.spec.slots * self._order.parts_of(hello.worker) // self._order.parts
                 link.accept(welcome, self.spec.layout.nbytes, window)
         link.flush()
         _log.info("%s of job %r connected, generation %d", name, self.spec.job_id, link.generation)
@@ -270,16 +275,26 @@ class BatchRing:
 
     def slot_for(self, link: ServerLink, seq: int) -> Slot:
         """Return the slot of a link's batch."""
-        return self._slots[position_of(link.worker, seq, self.spec.num_workers) % self.spec.slots]
+        return self._slots[self._order.position_of(link.worker, seq) % self.spec.slots]
 
-    def commit(self, link: ServerLink) -> None:
+    def commit(self, link: ServerLink, seq: int) -> None:
         """Count the link's next batch as complete in its slot; no effect if the link is fenced."""
+        content = content_digest(self.slot_for(link, seq).fields)
         with self._changed:
-            if not self._state.commit(link.worker, link.generation, time.monotonic()):
+            if not self._state.commit(link.worker, link.generation, time.monotonic(), content):
                 return
             # Notify only if the consumer needs this worker's batch: a needless wake-up costs 20 us.
             if self._priming or link.worker == self._state.next_worker():
                 self._changed.notify_all()
+
+    def skip(self, link: ServerLink) -> None:
+        """Count the link's next position as received without a batch; no effect if the link is fenced."""
+        with self._changed:
+            if not self._state.skip(link.worker, link.generation, time.monotonic()):
+                return
+            granted = self._grant()
+            self._changed.notify_all()
+        _flush(granted)
 
     def end_worker(self, link: ServerLink, total: int) -> None:
         """Record that the link's worker has sent its whole input."""

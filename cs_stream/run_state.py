@@ -1,17 +1,17 @@
 """The state of one run's input on the system: no I/O, no clock, no thread.
 
-The order of the input is fixed. Position p (the p-th batch of the run) is batch number `p // N` of worker
-`p % N`, where N is the number of workers; a worker's own batch number is called `seq`; both count from 0. So
-the state of the whole input is one integer, the cursor, and any run with the same N sees the same batches in
-the same order.
+The order of the input is fixed over its shards (`cs_stream.order`): position p, the p-th batch of the
+training, belongs to one worker, whose own batch number is called `seq`; both count from 0. So the state of
+the whole input is one integer, the cursor, and any run with the same number of shards sees the same batches
+in the same order.
 
 Positions are taken in order. Slots may be written for the positions from the released frontier up to the
 frontier plus the number of slots; the part of that window that belongs to a worker is its credit. Everything
 that is received, or taken and not yet released, is therefore inside the window, and no two positions in it
 share a slot.
 
-A position after the end of its worker's input is a hole. The cursor never stays on a hole while a batch can
-still follow: the event that makes holes reachable skips and releases them.
+A position after the end of its worker's input, or of its shard's, is a hole. The cursor never stays on a
+hole while a batch can still follow: the event that makes holes reachable skips and releases them.
 """
 
 from dataclasses import dataclass, field
@@ -29,20 +29,7 @@ from cs_stream.errors import (
 )
 from cs_stream.frames import VERSION
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
-
-
-def position_of(worker: int, seq: int, num_workers: int) -> int:
-    """Return the position of a worker's batch."""
-    return seq * num_workers + worker
-
-
-def count_before(worker: int, num_workers: int, position: int) -> int:
-    """Return how many positions below `position` belong to `worker`.
-
-    This is the first seq that a worker sends in a run resumed at `position`. With the first position that has
-    no free slot, it is the seq up to which (exclusive) the worker has credit.
-    """
-    return max(0, -(-(position - worker) // num_workers))
+from cs_stream.order import InputOrder, InputPosition, OrderDigest
 
 
 @dataclass(frozen=True)
@@ -62,6 +49,10 @@ class RunSpec:
         reconnect_s: How long a lost worker may stay away.
         liveness_s: A connection on which nothing is received for this time is lost; workers send pings.
         checksum: Whether batches have a digest if the worker can compute one.
+        shards: Number of shards over which the order is defined; None for one a worker.
+        first_step: Global step of the first batch; None for `first_position`, from which it differs where
+            positions before were holes.
+        digest: Order digest of the batches before; empty to start.
 
     Raises:
         LayoutError: a number out of range.
@@ -78,12 +69,15 @@ class RunSpec:
     reconnect_s: float = 60.0
     liveness_s: float = 60.0
     checksum: bool = True
+    shards: int | None = None
+    first_step: int | None = None
+    digest: str = ""
 
     def __post_init__(self) -> None:
-        lowest = {"num_workers": 1, "first_position": 0, "chunk_batches": 1, "chunks": 1}
+        lowest = {"num_workers": 1, "first_position": 0, "chunk_batches": 1, "chunks": 1, "shards": 1}
         for name, least in lowest.items():
             got = getattr(self, name)
-            if got < least:
+            if got is not None and got < least:
                 raise LayoutError(f"{name}: got {got}, expected at least {least}")
         if self.liveness_s <= 0:
             raise LayoutError(f"liveness_s: got {self.liveness_s}, expected more than 0")
@@ -92,6 +86,11 @@ class RunSpec:
     def slots(self) -> int:
         """Number of batches that the ring holds."""
         return self.chunks * self.chunk_batches
+
+    @property
+    def order(self) -> InputOrder:
+        """The order of the input."""
+        return InputOrder(self.num_workers, self.shards or self.num_workers)
 
 
 class WorkerPhase(Enum):
@@ -125,6 +124,7 @@ class WorkerStats:
         consumer_wait_s: Time that `take` has waited for it: the worker limits the run.
         credit_wait_s: Time that it was connected without credit: the run limits the worker.
         last_error: Why its last connection ended, unless normally.
+        queued: Number of its batches that have arrived and were not taken, holes included.
     """
 
     worker: int
@@ -138,6 +138,7 @@ class WorkerStats:
     consumer_wait_s: float
     credit_wait_s: float
     last_error: str
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,7 @@ class RunStats:
         slots: Number of batches that the ring holds.
         primed: Whether every worker's first batch has arrived, or it has ended, or waits for a slot.
         workers: One entry a worker, by index.
+        next_worker: The worker of the next position.
     """
 
     position: int
@@ -157,6 +159,7 @@ class RunStats:
     slots: int
     primed: bool
     workers: tuple[WorkerStats, ...]
+    next_worker: int = 0
 
 
 @dataclass(slots=True)
@@ -201,15 +204,21 @@ class RunState:
         self.run_id = run_id
         self.position = spec.first_position
         self.released = spec.first_position
+        self._order = spec.order
         self._done: dict[int, int] = {}
+        # Received positions without a batch, whose shards have ended before others of their workers.
+        self._holes: set[int] = set()
+        self._contents: dict[int, bytes] = {}
+        first_step = spec.first_position if spec.first_step is None else spec.first_step
+        self._digest = OrderDigest(spec.digest, first_step)
         self._error: StreamingError | None = None
-        firsts = [count_before(index, spec.num_workers, self.position) for index in range(spec.num_workers)]
+        firsts = [self._order.count_before(index, self.position) for index in range(spec.num_workers)]
         self._workers = [
             _Worker(index, first, first, self._limit(index)) for index, first in enumerate(firsts)
         ]
 
     def _limit(self, worker: int) -> int:
-        return count_before(worker, self.spec.num_workers, self.released + self.spec.slots)
+        return self._order.count_before(worker, self.released + self.spec.slots)
 
     def describe(self, worker: int) -> str:
         """Return `worker 1 (host h, pid p)`."""
@@ -282,16 +291,28 @@ class RunState:
             run_id=self.run_id,
         )
 
-    def commit(self, index: int, generation: int, now_s: float) -> bool:
+    def commit(self, index: int, generation: int, now_s: float, content: bytes = b"") -> bool:
         """Count the next batch of a worker as received; False if the generation is fenced."""
         worker = self._workers[index]
         if worker.generation != generation:
             return False
+        self._contents[self._order.position_of(index, worker.received)] = content
         worker.received += 1
         worker.batches += 1
         worker.size_bytes += self.spec.layout.nbytes
         worker.corrupted = 0
         self._mark_starved(worker, now_s)
+        return True
+
+    def skip(self, index: int, generation: int, now_s: float) -> bool:
+        """Count a position of a worker as received without a batch; False if the generation is fenced."""
+        worker = self._workers[index]
+        if worker.generation != generation:
+            return False
+        self._holes.add(self._order.position_of(index, worker.received))
+        worker.received += 1
+        self._mark_starved(worker, now_s)
+        self._skip_holes()
         return True
 
     def end(self, index: int, generation: int) -> None:
@@ -346,17 +367,13 @@ class RunState:
             raise EndOfInputError(f"the input ended at position {self.position}: all workers have ended")
         chunk = self.spec.chunk_batches
         chunk_end = (self.position // chunk + 1) * chunk
-        workers = self.spec.num_workers
-        # The lowest position from the cursor on that has not been received.
+        order = self._order
+        # The lowest position from the cursor on that has no batch yet.
         missing = min(
-            position_of(
-                worker.index,
-                max(worker.received, count_before(worker.index, workers, self.position)),
-                workers,
-            )
-            for worker in self._workers
+            order.position_of(w.index, max(w.received, order.count_before(w.index, self.position)))
+            for w in self._workers
         )
-        end = min(chunk_end, missing)
+        end = min(chunk_end, missing, *self._holes)
         if limit is not None:
             end = min(end, self.position + limit)
         if end <= self.position:
@@ -365,21 +382,36 @@ class RunState:
         self._skip_holes()
         return first, end - first
 
+    def add_to_digest(self, first: int, count: int) -> tuple[InputPosition, ...]:
+        """Add positions that `take` has returned to the order digest; return the place after each of them."""
+        order = self._order
+        return tuple(
+            InputPosition(
+                order.shards,
+                position + 1,
+                self._digest.add(*order.place_of(position), self._contents.pop(position)),
+            )
+            for position in range(first, first + count)
+        )
+
     def _is_finished(self) -> bool:
         return all(
             worker.phase is WorkerPhase.ENDED
-            and position_of(worker.index, worker.received - 1, self.spec.num_workers) < self.position
+            and self._order.position_of(worker.index, worker.received - 1) < self.position
             for worker in self._workers
         )
 
     def _skip_holes(self) -> None:
         start = self.position
         while True:
-            seq, index = divmod(self.position, self.spec.num_workers)
-            worker = self._workers[index]
-            is_hole = worker.phase is WorkerPhase.ENDED and seq >= worker.received
-            if not is_hole or self._is_finished():
-                break
+            if self.position in self._holes:
+                self._holes.remove(self.position)
+            else:
+                worker = self._workers[self.next_worker()]
+                seq = self._order.count_before(worker.index, self.position)
+                is_hole = worker.phase is WorkerPhase.ENDED and seq >= worker.received
+                if not is_hole or self._is_finished():
+                    break
             self.position += 1
         if self.position > start:
             self._release(start, self.position)
@@ -416,7 +448,7 @@ class RunState:
 
     def next_worker(self) -> int:
         """Return the worker whose batch is at the cursor."""
-        return self.position % self.spec.num_workers
+        return self._order.worker_of(self.position)
 
     def check(self, index: int, now_s: float) -> None:
         """Raise if no batch of this worker can come any more.
@@ -469,6 +501,7 @@ class RunState:
             slots=self.spec.slots,
             primed=all(self._is_primed(worker) for worker in self._workers),
             workers=tuple(self._worker_stats(worker, now_s) for worker in self._workers),
+            next_worker=self.next_worker(),
         )
 
     def missing_workers(self) -> dict[int, str]:
@@ -494,6 +527,7 @@ class RunState:
             consumer_wait_s=worker.consumer_wait_s,
             credit_wait_s=worker.credit_wait_s + starving_s,
             last_error=worker.last_error,
+            queued=max(0, worker.received - self._order.count_before(worker.index, self.position)),
         )
 
     def _mark_starved(self, worker: _Worker, now_s: float) -> None:

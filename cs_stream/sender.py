@@ -155,12 +155,13 @@ class Sender:
         self._session: Session | None = None
         self._stopped = threading.Event()
 
-    def run(self, make_batches: Callable[[int], Iterable[Sequence[Array]]]) -> SendSummary:
+    def run(self, make_batches: Callable[[int], Iterable[Sequence[Array] | None]]) -> SendSummary:
         """Stream until the run ends; blocks.
 
         Args:
             make_batches: Called with n for each connection; returns the worker's own input from its n-th
-                batch on, rebuilt. Its end is the end of the worker's input.
+                batch on, rebuilt. Its end is the end of the worker's input; None instead of a batch states
+                that its shard has ended before.
 
         Returns:
             The work done, and how the run ended. A run that is stopped is not the worker's error.
@@ -313,7 +314,7 @@ class Sender:
     # -- streaming ---------------------------------------------------------------------------------------
 
     def _serve(
-        self, session: Session, make_batches: Callable[[int], Iterable[Sequence[Array]]], tally: _Tally
+        self, session: Session, make_batches: Callable[[int], Iterable[Sequence[Array] | None]], tally: _Tally
     ) -> None:
         """Send the batches that the system does not have yet, then wait for the end of the run."""
         if session.end is not None:
@@ -331,7 +332,7 @@ class Sender:
         with SPANS.span(_TRACK, "wait for the end of the run"):
             session.finish_input()
 
-    def _send_all(self, session: Session, batches: Iterator[Sequence[Array]], tally: _Tally) -> None:
+    def _send_all(self, session: Session, batches: Iterator[Sequence[Array] | None], tally: _Tally) -> None:
         while True:
             start_s = time.monotonic()
             arrays = self._call_input(session, lambda: self._next_arrays(batches, session.next_seq))
@@ -339,6 +340,10 @@ class Sender:
             tally.input_s += ready_s - start_s
             if arrays is None:
                 return
+            if not arrays:
+                tally.credit_wait_s += session.wait_credit()
+                session.skip_batch()
+                continue
             batch = ("batch", session.next_seq)
             SPANS.add(_TRACK, "input function", start_s, ready_s, batch)
             fields = [byte_view(array) for array in arrays]
@@ -354,12 +359,17 @@ class Sender:
             tally.size_bytes += self._layout.nbytes
             self._pause_s = _FIRST_PAUSE_S
 
-    def _next_arrays(self, batches: Iterator[Sequence[Array]], seq: int) -> list[Array] | None:
+    def _next_arrays(self, batches: Iterator[Sequence[Array] | None], seq: int) -> list[Array] | None:
+        """Return the fields of the next batch; none of them if it does not exist, and None at the end."""
         try:
             batch = next(batches)
         except StopIteration:
             return None
-        return conform(self._layout, batch, f"batch {seq} of worker {self._identity.worker}")
+        return (
+            []
+            if batch is None
+            else conform(self._layout, batch, f"batch {seq} of worker {self._identity.worker}")
+        )
 
     @staticmethod
     def _call_input(session: Session, call: Callable[[], _Result]) -> _Result:

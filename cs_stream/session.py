@@ -147,6 +147,18 @@ class Session:
                 head = self._core.data_to_send() + header
             self._send([head, *buffers])
 
+    def skip_batch(self) -> None:
+        """State that the next batch does not exist; there must be credit.
+
+        Raises:
+            SessionOverError: the session has ended.
+        """
+        with self._lock:
+            if self.end is not None:
+                raise SessionOverError
+            self._core.skip_batch()
+        self._flush()
+
     def finish_input(self) -> None:
         """Declare the input complete, and wait for the end of the session, which is raised.
 

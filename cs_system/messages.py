@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from cs_stream.order import InputPosition
 from cs_system.authentication import TensorTags
 from cs_system.errors import WireFormatError
 from cs_system.proto import cs_system_pb2 as pb
@@ -157,6 +158,16 @@ def identity_to_wire(identity: InputIdentity) -> pb.InputIdentity:
 def identity_from_wire(message: pb.InputIdentity) -> InputIdentity:
     """Convert the message of an identity back."""
     return InputIdentity(message.run, {str(fact.name): str(fact.text) for fact in message.facts})
+
+
+def position_to_wire(position: InputPosition) -> pb.InputPosition:
+    """Convert a place in an input to its message."""
+    return pb.InputPosition(shards=position.shards, position=position.position, digest=position.digest)
+
+
+def position_from_wire(message: pb.InputPosition) -> InputPosition:
+    """Convert the message of a place in an input back."""
+    return InputPosition(message.shards, message.position, message.digest)
 
 
 # Bytes of tensor data in a message. gRPC in Python is fastest near 1 MiB and collapses with tens of MiB.

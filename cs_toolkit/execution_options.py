@@ -221,6 +221,16 @@ class ExecutionOptions:
             estimator_only=True,
         ),
     )
+    input_shards: int | Literal["auto"] = field(
+        default=AUTO,
+        metadata=_option(
+            "Number of shards over which the order of the input is defined when training starts; each worker "
+            "reads its part of them, with an iterator for each. `auto`: one a worker. With more, a run can "
+            "resume with more workers without reading a shard in several of them.",
+            "a whole number of 1 or more, or 'auto' for one shard a worker",
+            _parse_count_or_auto,
+        ),
+    )
     allow_input_change: bool = field(
         default_factory=default_allow_input_change,
         metadata=_option(

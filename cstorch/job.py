@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from cs_runtime import terminal
 from cs_runtime.tasks import current, log_idle
 from csrun.tasks.roles import TaskInfo
 from cstorch.program import Program
+
+# Number of readers and index of this one within `reading_as`: of a thread, as the chief's thread may read the
+# whole input while another one streams. Processes that a DataLoader forks inherit it.
+_share: ContextVar[tuple[int, int] | None] = ContextVar("share of the input", default=None)
+# Shared with the processes that a DataLoader forks, where a dataset may ask.
+_asked = mmap.mmap(-1, 1)
 
 
 def task() -> TaskInfo:
@@ -28,25 +36,41 @@ def leave_to_chief() -> None:
 
 def num_streamers() -> int:
     """Return the number of processes that read the input of the run."""
-    positions = Program.current().reader_positions
-    return positions[-1][0] if positions else task().num_workers
+    _asked[0] = 1
+    return reader_share()[0]
 
 
 def get_streaming_rank() -> int:
     """Return the number of this process among those that read the input, from 0; 0 on the chief."""
-    positions = Program.current().reader_positions
-    return positions[-1][1] if positions else task().index
+    _asked[0] = 1
+    return reader_share()[1]
+
+
+def reader_share() -> tuple[int, int]:
+    """Return number of readers and index of this one, for the toolkit itself."""
+    return _share.get() or (task().num_workers, task().index)
+
+
+@contextmanager
+def watch_questions() -> Iterator[list[bool]]:
+    """Yield a list that is not empty after the body if the program has asked for its share in it."""
+    found: list[bool] = []
+    _asked[0] = 0
+    yield found
+    if _asked[0]:
+        found.append(True)
 
 
 def is_streamer() -> bool:
     """Return True if this process reads input for the system: a worker, or a chief without workers."""
+    _asked[0] = 1
     return task().role == "worker" or task().in_process_worker
 
 
 @contextmanager
 def whole_input_on_chief() -> Iterator[None]:
     """Let the chief read the whole input in the body: for the first batch, an epoch's length, evaluations."""
-    if task().role == "chief":
+    if task().role == "chief" and _share.get() is None:
         with reading_as(1, 0):
             yield
     else:
@@ -56,9 +80,8 @@ def whole_input_on_chief() -> Iterator[None]:
 @contextmanager
 def reading_as(count: int, index: int) -> Iterator[None]:
     """Make this process read the share `index` of `count` of the input within the body."""
-    positions = Program.current().reader_positions
-    positions.append((count, index))
+    token = _share.set((count, index))
     try:
         yield
     finally:
-        positions.pop()
+        _share.reset(token)

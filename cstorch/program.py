@@ -97,7 +97,6 @@ class Program:
         running_decompositions: Operations whose rule is running.
         appliance_settings: Values of `backends.csx` settings that the program has set, by group and name.
         loader_numbers: Counts the data loaders.
-        reader_positions: (number of readers, index of this one) of the entered `reading_as` blocks.
         local_workers: Workers that the program has started itself.
         value_readers: Functions that return values of tensors that are not on this CPU, of which the last one
             is called. A session ends its step for that.
@@ -129,7 +128,6 @@ class Program:
     running_decompositions: list[Any] = field(default_factory=list)
     appliance_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     loader_numbers: Iterator[int] = field(default_factory=count)
-    reader_positions: list[tuple[int, int]] = field(default_factory=list)
     local_workers: WorkerGroup | None = None
     value_readers: list[Callable[[Any], torch.Tensor | None]] = field(default_factory=list)
     output_readers: list[Callable[[torch.Tensor], torch.Tensor | None]] = field(default_factory=list)

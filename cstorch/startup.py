@@ -8,7 +8,7 @@ import logging
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cs_runtime.options import DEFAULT_COMPILE_DIR, local_compile_dir
 from cs_toolkit.execution_options import (
@@ -81,6 +81,7 @@ def configure(  # noqa: D417 - the decorator documents the options
     num_replicas: ReplicaChoice | None = None,
     recompute: Recompute | None = None,
     micro_batch_size: int | str | None = None,
+    input_shards: int | Literal["auto"] | None = None,
     allow_input_change: bool | None = None,
     **appliance: Any,
 ) -> None:
@@ -120,6 +121,7 @@ def configure(  # noqa: D417 - the decorator documents the options
         "max_act_per_csx": max_act_per_csx,
         "recompute": recompute,
         "micro_batch_size": micro_batch_size,
+        "input_shards": input_shards,
         "allow_input_change": allow_input_change,
         "max_wgt_servers": configure_default_of("max_wgt_servers")
         if max_wgt_servers is None

@@ -121,6 +121,7 @@ def call_input_fn(
     config: Any,
     num_shards: int,
     shard: int,
+    asked: set[str] | None = None,
 ) -> Any:
     """Call `input_fn` with those of (params, mode, config, input_context) that it declares.
 
@@ -131,6 +132,7 @@ def call_input_fn(
         config: The estimator's configuration.
         num_shards: Number of tasks that read input; `input_context.num_input_pipelines`.
         shard: Index of this task among them.
+        asked: Gets "input_context" if the function reads number or index of its shard from that.
 
     Raises:
         InputFnError: It is not callable, or requires an argument of another name.
@@ -146,12 +148,26 @@ def call_input_fn(
         )
     offered: dict[str, Any] = {"params": copy_params(params), "mode": mode, "config": config}
     if "input_context" in names:
-        import tensorflow as tf
-
-        offered["input_context"] = tf.distribute.InputContext(
-            num_input_pipelines=num_shards, input_pipeline_id=shard, num_replicas_in_sync=1
-        )
+        offered["input_context"] = _make_context(num_shards, shard, set() if asked is None else asked)
     return input_fn(**{name: value for name, value in offered.items() if name in names})
+
+
+def _make_context(num_shards: int, shard: int, asked: set[str]) -> Any:
+    """Make an `InputContext` that adds its name to `asked` when a shard is read from it."""
+    import tensorflow as tf
+
+    class InputContext(tf.distribute.InputContext):  # type: ignore[misc]
+        @property
+        def num_input_pipelines(self) -> int:
+            asked.add("input_context")
+            return num_shards
+
+        @property
+        def input_pipeline_id(self) -> int:
+            asked.add("input_context")
+            return shard
+
+    return InputContext(num_input_pipelines=num_shards, input_pipeline_id=shard, num_replicas_in_sync=1)
 
 
 def argument_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:

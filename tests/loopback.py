@@ -24,9 +24,9 @@ from cs_stream.batches import Array, BatchLayout, byte_view, wire_buffers
 from cs_stream.errors import EndOfInput
 from cs_stream.frames import FLAG_CHECKSUM, Frame, FrameBuffer, FrameTags, FrameType, Header
 from cs_stream.messages import Challenge, Failure, Hello, Welcome
+from cs_stream.order import InputOrder
 from cs_stream.receiver import Receiver, RunSpec
 from cs_stream.ring import BatchRing
-from cs_stream.run_state import position_of
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_toolkit.wire import new_nonce
 
@@ -50,7 +50,7 @@ def numbered_input(
 
     def make_batches(skip: int) -> Iterator[tuple[Array, ...]]:
         for seq in range(skip, count):
-            yield numbered_batch(layout, position_of(worker, seq, num_workers))
+            yield numbered_batch(layout, InputOrder(num_workers, num_workers).position_of(worker, seq))
 
     return make_batches
 
@@ -222,7 +222,10 @@ class RawWorker:
         `changes` replace fields of its header before it is tagged, a `tag` afterwards.
         """
         arrays = numbered_batch(
-            self.layout, position_of(self.identity.worker, seq, self.identity.num_workers)
+            self.layout,
+            InputOrder(self.identity.num_workers, self.identity.num_workers).position_of(
+                self.identity.worker, seq
+            ),
         )
         fields = [byte_view(array) for array in arrays]
         payload = b"".join(wire_buffers(fields, memoryview(bytes(64))))

@@ -5,7 +5,7 @@
             reservation.load(artifact)
             reservation.program()
             reservation.put_state(state)
-            reservation.open_input(num_workers=2, identity=identity, first_position=0)
+            reservation.open_input(num_workers=2, identity=identity, first_step=0)
             reservation.wait_workers(timeout_s=60)
             for outputs in reservation.run_steps(1000):
                 ...
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from cs_stream.order import InputPosition
 from cs_system.address import SystemAddress, parse_address
 from cs_system.authentication import CallSigner
 from cs_system.client.connection import Connection
@@ -35,7 +36,7 @@ from cs_system.errors import (
     SystemBusyError,
     clock_text,
 )
-from cs_system.messages import InputIdentity, identity_to_wire
+from cs_system.messages import InputIdentity, identity_to_wire, position_from_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.status import Admission, SystemInfo, admission_from_wire, read_info
 from cs_system.transport import client_metadata
@@ -76,13 +77,15 @@ class RunTicket:
 
     Attributes:
         data_host, data_port: Address of the data plane.
-        first_position: Position at which the chief has opened the input.
+        first_step: Global step at which the chief has opened the input.
+        position: Place in the input at that step.
         credentials: For TLS with the data plane; None: without TLS.
     """
 
     data_host: str
     data_port: int
-    first_position: int = 0
+    first_step: int
+    position: InputPosition
     credentials: Credentials | None = None
 
 
@@ -293,7 +296,7 @@ def join_run(
                     f"{address} does not prove that it knows the token of job {job}: its answer was changed "
                     "on the way, or it is no system of this job"
                 )
-            host = reply.data_host or address.host
-            return RunTicket(host, reply.data_port, reply.first_position, connection.credentials)
+            host, position = reply.data_host or address.host, position_from_wire(reply.position)
+            return RunTicket(host, reply.data_port, reply.first_step, position, connection.credentials)
     finally:
         connection.close()

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from cs_stream.order import START, InputPosition
 from cs_system.authentication import Call, CallSigner, TensorTags
 from cs_system.client.connection import Connection
 from cs_system.client.heartbeats import Heartbeats
@@ -25,6 +26,8 @@ from cs_system.messages import (
     TensorAssembler,
     identity_to_wire,
     pack_tensors,
+    position_from_wire,
+    position_to_wire,
     state_problems,
     step_to_wire,
 )
@@ -59,6 +62,7 @@ class StepOutputs:
         began_s: When the device began the first of them, by a clock of the system.
         ended_s: When it finished the last one, by the same clock.
         waited_s: How long the device was idle before these steps for lack of a batch.
+        position: Place in the input after the last step.
     """
 
     first_step: int
@@ -68,6 +72,7 @@ class StepOutputs:
     began_s: float = 0.0
     ended_s: float = 0.0
     waited_s: float = 0.0
+    position: InputPosition = START
 
     def time_of(self, step: int) -> float:
         """Return when global step `step`, one of these, ended, assuming that all took the same time."""
@@ -169,13 +174,21 @@ class Reservation:
                 raise failures[0] from None
             raise
 
-    def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
+    def open_input(
+        self,
+        num_workers: int,
+        identity: InputIdentity,
+        first_step: int,
+        position: InputPosition | None = None,
+    ) -> None:
         """Let the workers of the job connect.
 
         Args:
             num_workers: Number of workers.
             identity: The input's identity, which every worker must share.
-            first_position: Number of batches that earlier runs consumed: the global step of a resumed run.
+            first_step: Number of batches that earlier runs consumed: the global step of a resumed run.
+            position: Place in the input at which the run begins; None for that of an order with one shard a
+                worker in which every step has used one position.
 
         Raises:
             InputRefusedError: the numbers are impossible.
@@ -185,7 +198,8 @@ class Reservation:
             pb.OpenInputRequest(
                 num_workers=num_workers,
                 identity=identity_to_wire(identity),
-                first_position=first_position,
+                first_step=first_step,
+                position=position_to_wire(position or InputPosition(num_workers, first_step)),
             ),
         )
 
@@ -399,6 +413,7 @@ class StepStream(Iterator[StepOutputs]):
                         span.began_s,
                         span.ended_s,
                         span.waited_s,
+                        position_from_wire(span.position),
                     )
         raise StopIteration
 

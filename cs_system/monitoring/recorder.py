@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from cs_stream.run_state import RunStats, WorkerStats, count_before
+from cs_stream.run_state import RunStats, WorkerStats
 from cs_toolkit.step import LOSS
 
 # Rates are those of the last seconds, as of `RateMeter`.
@@ -199,12 +199,6 @@ class RunRecorder:
         """Return the points of the curves."""
         with self._lock:
             return self._curve.points()
-
-
-def queue_lengths(stats: RunStats) -> tuple[int, ...]:
-    """Return for each worker how many of its batches have arrived and were not taken."""
-    count = len(stats.workers)
-    return tuple(max(0, w.received - count_before(w.worker, count, stats.position)) for w in stats.workers)
 
 
 class Curve:

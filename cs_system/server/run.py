@@ -23,6 +23,7 @@ import numpy as np
 
 from cs_stream import errors as streaming_errors
 from cs_stream.batches import BatchLayout
+from cs_stream.order import InputPosition
 from cs_stream.receiver import BatchRing, Receiver, RunSpec, RunStats, WorkerPhase, WorkerStats
 from cs_system.errors import (
     ArtifactRefusedError,
@@ -109,7 +110,8 @@ class Run:
         self._reported_straggler: str | None = None
         self.program: CompiledStep | None = None
         self.identity: InputIdentity | None = None
-        self.first_position = 0
+        self.first_step = 0
+        self.first_position = InputPosition(1, 0)
         self.progress = Progress(0)
         self.share = ONE_WAFER
         self.floorplan: Floorplan | None = None
@@ -146,7 +148,7 @@ class Run:
             since = self.progress.waiting_since
             starved = since is not None and time.monotonic() - since > _WAITING_AFTER_S
             return "WAITING FOR INPUT" if starved else "RUNNING"
-        if self.progress.step > self.first_position:
+        if self.progress.step > self.first_step:
             return "RUNNING"
         return "WAITING FOR INPUT"
 
@@ -162,7 +164,7 @@ class Run:
         stats = self._ring.stats()
         if self.state() == "WAITING FOR INPUT":
             if self._operation == "run_steps":
-                return InputState(stats.workers, (stats.position % len(stats.workers),))
+                return InputState(stats.workers, (stats.next_worker,))
             return InputState(stats.workers, tuple(w.worker for w in stats.workers if not _is_ready(w)))
         return InputState(stats.workers, ())
 
@@ -214,7 +216,7 @@ class Run:
             seconds = time.monotonic() - since_s
             return f"the CS system is computing from step {self.progress.step} on, for {seconds:.0f} s"
         stats = self._ring.stats()
-        worker = stats.workers[stats.position % len(stats.workers)]
+        worker = stats.workers[stats.next_worker]
         seconds = time.monotonic() - waiting_since
         return (
             f"waiting for a batch of worker {worker.worker} for {seconds:.0f} s ({_describe_wait(worker)}); "
@@ -343,20 +345,24 @@ class Run:
                 with contextlib.suppress(CsSystemError):
                     await asyncio.to_thread(kept.end)
 
-    def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
+    def open_input(
+        self, num_workers: int, identity: InputIdentity, first_step: int, position: InputPosition
+    ) -> None:
         """Open the data plane for the job's workers.
 
         Raises:
-            InputRefusedError: no worker, a negative position, or an input that cannot be streamed.
+            InputRefusedError: no worker or shard, a negative step or position, or an input that cannot be
+                streamed.
         """
         engine = self._require_engine("open_input")
         if self._ring is not None:
             raise WrongOrderError(
                 "the input of this run is open already; load the program again to reopen it"
             )
-        if num_workers < 1 or first_position < 0:
+        if min(num_workers, position.shards) < 1 or min(first_step, position.position) < 0:
             raise InputRefusedError(
-                f"got {num_workers} workers from position {first_position}, expected at least 1 from 0"
+                f"got {num_workers} workers and {position.shards} shards from step {first_step} and position "
+                f"{position.position}, expected at least 1 of each from 0"
             )
         try:
             self._ring = self._receiver.open_run(
@@ -366,7 +372,10 @@ class Run:
                     num_workers=num_workers,
                     layout=BatchLayout.of_step(engine.interface.inputs),
                     input_digest=identity.digest,
-                    first_position=first_position,
+                    first_position=position.position,
+                    shards=position.shards,
+                    first_step=first_step,
+                    digest=position.digest,
                     chunk_batches=engine.chunk_batches,
                     chunks=self._chunks,
                     reconnect_s=self._limits.reconnect_s,
@@ -376,15 +385,16 @@ class Run:
             )
         except streaming_errors.StreamingError as error:
             raise InputRefusedError(f"the input cannot be opened: {error}") from error
-        self.identity, self.first_position, self._mismatch = identity, first_position, None
-        self.progress = Progress(first_position)
+        self.identity, self._mismatch = identity, None
+        self.first_step, self.first_position = first_step, position
+        self.progress = Progress(first_step)
         if self.program is not None:
             self.recorder.begin_input(samples_per_step(self.program.interface), step_traffic(self.program))
         self._loop = StepLoop(engine, self._ring, self.progress, self._limits.input_patience_s, self._spans)
         self._log.info(
             "input open for %d worker(s) from step %d: %d chunks of %d batches",
             num_workers,
-            first_position,
+            first_step,
             self._chunks,
             engine.chunk_batches,
         )
@@ -474,7 +484,7 @@ class Run:
         self._loop = None
 
     def _log_end(self, reason: str | None) -> None:
-        steps = self.progress.step - self.first_position
+        steps = self.progress.step - self.first_step
         if self.program is None or not steps:
             return
         samples = steps * samples_per_step(self.program.interface)

@@ -30,6 +30,8 @@ from cs_system.messages import (
     TensorAssembler,
     identity_from_wire,
     pack_tensors,
+    position_from_wire,
+    position_to_wire,
     samples_per_step,
     share_from_wire,
     step_from_wire,
@@ -267,13 +269,12 @@ class CsSystemServicer:
         def verify(ticket: Ticket) -> Call:
             return ticket.calls.verify(_metadata(context, PROOF_KEY), "JoinRun", "", request)
 
-        call, first_position = await self._system.join(
-            request.job, verify, request.timeout_s, identity, request.worker
-        )
+        call, run = await self._system.join(request.job, verify, request.timeout_s, identity, request.worker)
         reply = pb.JoinReply(
             data_host=self._system.options.advertise,
             data_port=self._system.receiver.address[1],
-            first_position=first_position,
+            first_step=run.first_step,
+            position=position_to_wire(run.first_position),
         )
         reply.proof = call.prove_answer(reply)
         return reply
@@ -345,7 +346,8 @@ class CsSystemServicer:
     async def OpenInput(self, request: pb.OpenInputRequest, context: Context) -> pb.OpenInputReply:
         """Let the workers of the run connect."""
         identity = identity_from_wire(request.identity)
-        self._run(context).open_input(request.num_workers, identity, request.first_position)
+        position = position_from_wire(request.position)
+        self._run(context).open_input(request.num_workers, identity, request.first_step, position)
         self._system.input_opened()
         return pb.OpenInputReply()
 
@@ -593,6 +595,7 @@ def _span_messages(values: StepValues, batch_size: int, tags: TensorTags) -> lis
                 began_s=values.began_s,
                 ended_s=values.ended_s,
                 waited_s=values.waited_s,
+                position=position_to_wire(values.position),
             )
         )
         for index, group in enumerate(groups)

@@ -7,7 +7,7 @@ import time
 
 from cs_system.address import host_port
 from cs_system.messages import MESSAGE_BYTES
-from cs_system.monitoring.recorder import WorkerRates, queue_lengths
+from cs_system.monitoring.recorder import WorkerRates
 from cs_system.server.artifacts import MAX_ARTIFACT_BYTES
 from cs_system.server.chief import ChiefMonitor
 from cs_system.server.run import Run
@@ -66,7 +66,7 @@ def _read_run(holder: Ticket, run: Run, chief: ChiefMonitor | None) -> RunInfo:
                 worker.host,
                 worker.batches,
                 worker.size_bytes,
-                queue,
+                worker.queued,
                 max(0, worker.connects - 1),
                 worker.last_error,
                 rate.batches_per_s,
@@ -74,7 +74,7 @@ def _read_run(holder: Ticket, run: Run, chief: ChiefMonitor | None) -> RunInfo:
                 rate.credit_wait,
                 rate.input_wait,
             )
-            for worker, queue, rate in zip(stats.workers, queue_lengths(stats), of_workers, strict=True)
+            for worker, rate in zip(stats.workers, of_workers, strict=True)
         ]
     streams = program is not None and bool(program.schedule)
     return RunInfo(

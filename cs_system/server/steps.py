@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cs_stream.errors import EndOfInputError, StallError
+from cs_stream.order import START, InputPosition
 from cs_stream.receiver import BatchRing, ReadySpan
 from cs_toolkit.spans import SpanRing
 
@@ -47,6 +48,7 @@ class StepValues:
         began_s: Monotonic time at which the device began the first step.
         ended_s: Monotonic time at which it finished the last one.
         waited_s: How long it was idle before these steps for lack of a batch.
+        position: Place in the input after the last step.
     """
 
     first_step: int
@@ -55,6 +57,7 @@ class StepValues:
     began_s: float = 0.0
     ended_s: float = 0.0
     waited_s: float = 0.0
+    position: InputPosition = START
 
 
 def merge_values(parts: Sequence[StepValues]) -> StepValues:
@@ -69,6 +72,7 @@ def merge_values(parts: Sequence[StepValues]) -> StepValues:
         parts[0].began_s,
         parts[-1].ended_s,
         sum(part.waited_s for part in parts),
+        parts[-1].position,
     )
 
 
@@ -97,6 +101,7 @@ class _Call:
         span: Released when the call has ended; None if later calls read it too.
         dispatched_s: Monotonic time just before the call.
         waited_s: Time without a batch before the call.
+        position: Place in the input after it.
         ready_s: Monotonic time at which the device was first seen to have finished it.
     """
 
@@ -104,6 +109,7 @@ class _Call:
     span: ReadySpan | None
     dispatched_s: float
     waited_s: float
+    position: InputPosition
     ready_s: float | None = None
 
     def poll(self) -> None:
@@ -254,7 +260,8 @@ class StepLoop:
         self._used += count
         finished = self._used == span.count
         waited_s, self._waited_s = self._waited_s, 0.0
-        self._in_flight.append(_Call(pending, span if finished else None, dispatched_s, waited_s))
+        position = span.places[self._used - 1]
+        self._in_flight.append(_Call(pending, span if finished else None, dispatched_s, waited_s, position))
         # A call may have finished while the next one was made: on a CPU, dispatching can do all of its work.
         for call in self._in_flight:
             call.poll()
@@ -281,7 +288,9 @@ class StepLoop:
         self._progress.step += pending.count
         self._progress.rate.update(self._progress.step)
         wanted = select_due(outputs, first_step, pending.count, self._every)
-        return StepValues(first_step, pending.count, wanted, began_s, self._ended_s, call.waited_s)
+        return StepValues(
+            first_step, pending.count, wanted, began_s, self._ended_s, call.waited_s, call.position
+        )
 
 
 class _Batcher:

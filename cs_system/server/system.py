@@ -419,7 +419,7 @@ class System:
         timeout_s: float,
         identity: InputIdentity | None,
         worker: str,
-    ) -> tuple[Call, int]:
+    ) -> tuple[Call, Run]:
         """Wait until the chief of `job` has opened the input.
 
         Args:
@@ -431,7 +431,7 @@ class System:
             worker: Name of the worker in messages.
 
         Returns:
-            The worker's call, and the first position of the input.
+            The worker's call, and the run, with the step and the position at which its input begins.
 
         Raises:
             InputRefusedError: the worker does not know the token of the job.
@@ -459,7 +459,7 @@ class System:
                     ) from None
             run = self._find_run(job, identity, worker)
             if run is not None and call is not None:
-                return call, run.first_position
+                return call, run
             if self._joining >= _MAX_JOINING:
                 raise TooManyWaitingError(
                     f"{self._joining} workers wait for their runs, expected less than {_MAX_JOINING}; start "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import chain, count, islice
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cs_runtime import input_source
-from cs_runtime.input_source import Sharding, input_facts, narrow_integers
+from cs_runtime.errors import ShardingError
+from cs_runtime.input_source import Batch, Sharding, input_facts, narrow_integers
 from cs_runtime.options import RunSettings
 from cs_toolkit.step import TensorSpec
 from cstorch.distributed.workers import get_worker_state
@@ -24,11 +26,12 @@ from cstorch.input.random_state import RandomState, program_seed
 from cstorch.input.skipping import later, why_made
 from cstorch.input.transfer import TransferredInput
 from cstorch.iterations import StepsToRun
-from cstorch.job import get_streaming_rank, whole_input_on_chief
+from cstorch.job import reader_share, reading_as, watch_questions, whole_input_on_chief
 from cstorch.program import Program
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.state import continue_at, steps_done
 from cstorch.tracing.values import array_type, dtype_name, to_array
+from input_rules.input_export import Shard
 
 log = logging.getLogger("cstorch")
 
@@ -83,6 +86,7 @@ class InputLoader:
         self._loaded_position: int | None = None
         self._epoch: int | None = None
         self._started: tuple[RandomState, Iterator[Any]] | None = None
+        self._asks_for_share = False
         self.first_batch_s = 0.0
 
     def steps_of_loop(self) -> int:
@@ -201,8 +205,42 @@ class InputLoader:
     def sharding(self) -> Sharding:
         """Return how the share of a worker is determined; see `DistributedSampler` for `global`."""
         samplers = (getattr(self._loader, name, None) for name in ("batch_sampler", "sampler"))
-        is_global = any(isinstance(x, DistributedSampler) and x.distributes_batches for x in samplers)
-        return "global" if is_global else "program"
+        if any(isinstance(x, DistributedSampler) and x.distributes_batches for x in samplers):
+            return "global"
+        _ = self.first
+        return "shards" if self._asks_for_share else "program"
+
+    def part(self, shard: Shard, first: int, stride: int) -> Iterator[Batch]:
+        """Yield the batches `first`, `first + stride` and so on of a shard.
+
+        Raises:
+            InputChangedError: The program determines its share by itself.
+        """
+        sharding = self.sharding()
+        if sharding == "program":
+            raise ShardingError
+        # A position b of the input is in shard b modulo the number of shards, and the loaded position may be
+        # ahead of the step. Shares of a single reader's batches may have any number.
+        ahead = self.batches_ahead
+        if sharding == "global":
+            count, stride = shard.count * stride, 1
+            skip, index = divmod(shard.index + shard.count * first + ahead, count)
+        else:
+            count = shard.count
+            turns, index = divmod(shard.index + ahead, count)
+            skip = first + turns
+        loader = copy(self)
+        loader.batches_ahead, loader._started = 0, None
+        vars(loader).pop("_loader", None)
+        return islice(loader._batches_as(count, index, skip), 0, None, stride)
+
+    def _batches_as(self, count: int, index: int, skip: int) -> Iterator[Batch]:
+        """Yield the batches of one of `count` readers, while others may read in this process."""
+        batches = self.batches(skip)
+        while True:
+            with reading_as(count, index):
+                batch = next(batches)
+            yield batch
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield this task's batches as arrays, without the first `skip` ones; a loader is repeated."""
@@ -283,19 +321,23 @@ class InputLoader:
 
     @cached_property
     def _loader(self) -> Any:
-        with RandomState(self.seed), whole_input_on_chief():
-            return self.make_loader()
+        with RandomState(self.seed), whole_input_on_chief(), watch_questions() as questions:
+            loader = self.make_loader()
+        self._asks_for_share |= bool(questions)
+        return loader
 
     @cached_property
     def first(self) -> Any:
         """The first batch, whose types and shapes all others have; None if the loader has none."""
         began_s = time.perf_counter()
-        loader, numbers = self._loader, RandomState(self.seed)
-        with numbers, whole_input_on_chief():
-            _seed_order(self.seed)
-            _set_epoch(loader, 0)
-            batches = iter(loader)
-            first = next(batches, None)
+        with watch_questions() as questions:
+            loader, numbers = self._loader, RandomState(self.seed)
+            with numbers, whole_input_on_chief():
+                _seed_order(self.seed)
+                _set_epoch(loader, 0)
+                batches = iter(loader)
+                first = next(batches, None)
+        self._asks_for_share |= bool(questions)
         self.first_batch_s = time.perf_counter() - began_s
         # A dataset in this process may have its own random generator, or count its samples, so that reading
         # the first batch twice would change all later ones. Worker processes have copies of the dataset.
@@ -350,7 +392,7 @@ def _to_arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> 
 
 def _seed_order(seed: int) -> None:
     """Seed the order in which this worker reads its data; random changes of the data are the same for all."""
-    torch.manual_seed(seed + 1 + get_streaming_rank())
+    torch.manual_seed(seed + 1 + reader_share()[1])
 
 
 def _leaves(batch: Any) -> list[torch.Tensor]:

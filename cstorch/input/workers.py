@@ -38,6 +38,7 @@ from cstorch.input.transfer import InputFiles, TransferredInput, files_of_job
 from cstorch.job import reading_as
 from cstorch.program import Program, configuration
 from cstorch.tracing.precision import mix_precision, name_half_dtype
+from input_rules.input_export import Shard
 
 log = logging.getLogger("cstorch")
 
@@ -119,7 +120,7 @@ class _Source:
         self._facts = given.facts
         self._loader = InputLoader(given.function, *given.args, **given.kwargs)
         self._loader.seed = given.seed
-        self._loader.batches_ahead = ahead
+        self._ahead, self._all_ahead = ahead, given.batches_ahead
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Return types and shapes of the tensors in a batch."""
@@ -135,7 +136,13 @@ class _Source:
 
     def batches(self, skip: int) -> Iterator[Batch]:
         """Yield the batches after the first `skip` ones."""
+        self._loader.batches_ahead = self._ahead
         return self._loader.batches(skip)
+
+    def part(self, shard: Shard, first: int, stride: int) -> Iterator[Batch]:
+        """Yield the batches of a part of a shard."""
+        self._loader.batches_ahead = self._all_ahead
+        return self._loader.part(shard, first, stride)
 
 
 class LocalWorkers:

@@ -68,7 +68,7 @@ class FrontEnd:
 
     def __init__(self, loader: InputLoader, step: RecordedStep) -> None:
         self.inputs, self.input_facts, self.batches = loader.inputs, loader.input_facts, loader.batches
-        self.sharding = loader.sharding
+        self.sharding, self.part = loader.sharding, loader.part
         self._step = step
 
     def program(self) -> StepProgram:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from cs_runtime.input_source import Sharding, describe_function, input_facts
 from cs_runtime.program import StepProgram
 from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.step import TensorSpec
+from csrun.schedulers.tasks import worker_config
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import CSRunConfig
 from estimator.cs.graph import HostMetrics, TracedModel, trace
@@ -24,6 +26,7 @@ from estimator.cs.state import LargeState, ModelState, RenamedTensors, StateOpti
 from estimator.input.dataset import Element, InputSource, describe, read
 from estimator.spec import PROGRAM_MODES, ModeKeys, predictions_by_name
 from estimator.summaries import Summaries
+from input_rules.input_export import Shard
 
 if TYPE_CHECKING:
     from cgc.errors import GraphImportError
@@ -72,12 +75,30 @@ class ProgramInput:
         return input_facts(self._source.mode, self._source.input_fn, tensors)
 
     def sharding(self) -> Sharding:
-        """Return how the share of a worker is determined: `input_fn` does it."""
-        return "program"
+        """Return how a worker's share is determined: by the toolkit if `input_fn` asks when it is called."""
+        return "shards" if self.element.asks_for_shard else "program"
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Build the input again and yield its batches after the first `skip`."""
         return read(self._source, self._source.config.tf_random_seed, skip)
+
+    def part(self, shard: Shard, first: int, stride: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Build the input of any shard, and yield its batches `first`, `first + stride` and so on.
+
+        Raises:
+            ShardingError: `input_fn` does not ask for its shard when it is called.
+        """
+        # States of a shard that several workers read would be written by all of them.
+        folder = self._source.states if stride == 1 else None
+        source = replace(
+            self._source,
+            tf_config=worker_config(shard.count, shard.index),
+            num_shards=shard.count,
+            shard=shard.index,
+            states=None if folder is None else replace(folder, shard=shard.index, num_shards=shard.count),
+            as_worker=True,
+        )
+        return islice(read(source, source.config.tf_random_seed, first), 0, None, stride)
 
 
 class TensorFlowFrontEnd(ProgramInput):

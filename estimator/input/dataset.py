@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -13,13 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cs_runtime import tasks
+from cs_runtime.errors import ShardingError
 from cs_runtime.input_source import narrow_integers
 from cs_toolkit.garbage import leave_at_exit
+from csrun.schedulers.tasks import worker_variables
+from csrun.tasks.environment import environment_variables
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
 from estimator.input.iterator_state import StateFolder
 from estimator.input.position import PositionedDataset, PositionedTensors
 from estimator.spec import ModeKeys
+from input_rules.input_export import Shard
 
 _FIXED_SHAPE = "Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
 _CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
@@ -47,6 +53,7 @@ class InputSource:
         shard: Index of this task among them.
         parts: Names of the members of a batch, in order; a batch is a tuple of all or of the first of them.
         states: Folder of iterator states, for runs that resume this one; None saves no states.
+        as_worker: Show the function the environment of a worker that reads this shard, not that of the task.
     """
 
     input_fn: Callable[..., Any]
@@ -58,13 +65,25 @@ class InputSource:
     shard: int = 0
     parts: tuple[str, ...] = FEATURES_AND_LABELS
     states: StateFolder | None = None
+    as_worker: bool = False
 
     def call(self) -> Any:
         """Call the function in the default graph."""
-        with tasks.export_config(self.tf_config):
-            return call_input_fn(
-                self.input_fn, self.mode, self.params, self.config, self.num_shards, self.shard
+        return self.call_and_watch()[0]
+
+    def call_and_watch(self) -> tuple[Any, bool]:
+        """Call the function in the default graph; return also whether it has asked for its shard."""
+        shard = Shard(self.num_shards, self.shard)
+        variables = worker_variables(os.environ, shard.count, shard.index)
+        with (
+            tasks.export_config(self.tf_config),
+            environment_variables(variables) if self.as_worker else nullcontext(),
+            tasks.watch_environment(variables) as asked,
+        ):
+            result = call_input_fn(
+                self.input_fn, self.mode, self.params, self.config, shard.count, shard.index, asked
             )
+        return result, bool(asked)
 
 
 @dataclass(frozen=True)
@@ -84,11 +103,13 @@ class Element:
         structure: `(features,)`, `(features, labels)` and so on, with a leaf for every tensor.
         components: The leaves in the order of `tf.nest.flatten`.
         graph_ops: Number of operations that reading the input adds to a graph.
+        asks_for_shard: The function has asked for number and index of its shard when it was called.
     """
 
     structure: tuple[Any, ...]
     components: tuple[Component, ...]
     graph_ops: int
+    asks_for_shard: bool = False
 
     def pack(self, tensors: list[Any]) -> tuple[Any, Any]:
         """Pack one tensor for each component into `(features, labels)`; labels may be None."""
@@ -109,7 +130,7 @@ def describe(source: InputSource) -> Element:
 
     with tf.Graph().as_default() as graph:
         tf.compat.v1.set_random_seed(source.config.tf_random_seed)
-        result = source.call()
+        result, asks = source.call_and_watch()
         spec = result.element_spec if isinstance(result, tf.data.Dataset) else result
         structure = _split_element(spec, source.parts, source.mode)
         leaves = tf.nest.flatten(structure)
@@ -117,7 +138,7 @@ def describe(source: InputSource) -> Element:
         components = tuple(_component(name, leaf) for name, leaf in zip(names, leaves, strict=True))
         indices = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
         read_in_graph(result)
-    return Element(indices, components, len(graph.get_operations()))
+    return Element(indices, components, len(graph.get_operations()), asks)
 
 
 def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
@@ -135,7 +156,9 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
     graph = tf.Graph()
     with graph.as_default():
         tf.compat.v1.set_random_seed(seed)
-        result = source.call()
+        result, asks = source.call_and_watch()
+        if source.as_worker and not asks:
+            raise ShardingError
         if isinstance(result, tf.data.Dataset):
             way: PositionedDataset | PositionedTensors = PositionedDataset(result, skip, source.states)
         else:

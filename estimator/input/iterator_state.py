@@ -3,7 +3,7 @@
 With a shuffle, no arithmetic gives the next batch. TensorFlow can save the state of an iterator, with the
 buffers of its shuffles and prefetches, and restore it bit for bit. A worker saves it at the steps of
 checkpoints and every ten seconds, in at most 1 % of its time. It keeps the newest states, and one from before
-the newest checkpoint. A state only saves time: if none fits (another program, number of workers or version of
+the newest checkpoint. A state only saves time: if none fits (another program, number of shards or version of
 TensorFlow), the input is read up to its position.
 """
 
@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cs_stream.run_state import count_before
+from cs_stream.order import InputOrder
 from estimator.checkpoints import list_checkpoints, literal_path
 
 log = logging.getLogger("estimator")
@@ -70,7 +70,8 @@ class StateFolder:
         """Return the number of batches of this task that the newest checkpoint covers."""
         newest = next(iter(list_checkpoints(self.model_dir)), "")
         step = newest.rpartition("-")[2]
-        return count_before(self.shard, self.num_shards, int(step)) if step.isdigit() else 0
+        order = InputOrder(self.num_shards, self.num_shards)
+        return order.count_before(self.shard, int(step)) if step.isdigit() else 0
 
     def clear_others(self) -> None:
         """Remove the states of runs with another number of tasks; the first task does it for all."""

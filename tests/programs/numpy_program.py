@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from cs_runtime.training import train
 from cs_toolkit.execution_options import ExecutionOptions
 from cs_toolkit.files import replace_file
 from cs_toolkit.step import TensorSpec
+from input_rules.input_export import Shard
 
 log = logging.getLogger("numpy_program")
 
@@ -68,6 +70,11 @@ class NumpyFrontEnd:
             features, labels = batch(position)
             yield features, narrow_integers("labels", labels)
             position += task.num_workers
+
+    def part(self, shard: Shard, first: int, stride: int) -> Iterator[tuple[np.ndarray, ...]]:
+        for number in count(first, stride):
+            features, labels = batch(shard.index + shard.count * number)
+            yield features, narrow_integers("labels", labels)
 
     def initial_state(self) -> State:
         if self._checkpoint.exists():

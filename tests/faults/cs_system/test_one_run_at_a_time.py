@@ -185,7 +185,7 @@ def test_a_worker_that_is_ahead_waits_for_the_run_of_its_number(system, client, 
         reservation.open_input(1, evaluation, 7)
         helpers.wait_until(lambda: bool(tickets))
     assert f"{tickets[0].data_host}:{tickets[0].data_port}" == system.data_address
-    assert tickets[0].first_position == 7
+    assert (tickets[0].first_step, tickets[0].position.position) == (7, 7)
 
 
 def test_a_place_in_the_queue_has_a_limit(system, client, helpers):

@@ -315,7 +315,7 @@ def test_calls_in_the_wrong_order_say_the_right_one(reservation, linear, helpers
 
 
 def test_an_input_without_workers_is_refused(loaded, helpers):
-    with pytest.raises(InputRefusedError, match="got 0 workers from position 0"):
+    with pytest.raises(InputRefusedError, match="got 0 workers and 0 shards from step 0"):
         loaded.open_input(0, helpers.identity, 0)
 
 

@@ -82,6 +82,7 @@ def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
         save_checkpoints_steps=int(os.environ.get("SAVE_EVERY", "6")),
         log_step_count_steps=6,
         keep_checkpoint_max=0,
+        input_shards=int(os.environ["INPUT_SHARDS"]) if "INPUT_SHARDS" in os.environ else None,
     )
     hooks = [Count(Path(model_dir).parent / "records.jsonl")]
     CerebrasEstimator(model_fn, model_dir, config=config).train(

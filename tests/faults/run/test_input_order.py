@@ -8,21 +8,41 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from tests.systems import RunningSystem
 
 from .training_jobs import finish, wait_idle
 from .training_jobs import launch as launch_job
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
+TORCH_PROGRAM = Path(__file__).with_name("counting_torch_program.py")
 launch = partial(launch_job, program=PROGRAM)
 
 
-def run(system: RunningSystem, folder: Path, steps: int, workers: int, **environment: str) -> str:
+def run(
+    system: RunningSystem,
+    folder: Path,
+    steps: int,
+    workers: int,
+    program: Path = PROGRAM,
+    **environment: str,
+) -> str:
     """Train to a step with a number of workers, and return the output of the job."""
-    code, output = finish(launch(system, folder, steps, tasks=workers + 1, **environment))
+    job = launch(system, folder, steps, tasks=workers + 1, program=program, **environment)
+    code, output = finish(job)
     assert code == 0, output
     wait_idle(system)
     return output
+
+
+def order_digest(folder: Path) -> str:
+    """Return the order digest of the newest run."""
+    *_, file = sorted((folder / "model_dir").rglob("performance.json"))
+    performance = json.loads(file.read_text())
+    assert performance["order_digest_from"] == 0
+    return str(performance["order_digest"])
 
 
 def records_by_step(folder: Path) -> dict[int, list[int]]:
@@ -35,12 +55,13 @@ def records_by_step(folder: Path) -> dict[int, list[int]]:
     return found
 
 
+@pytest.mark.parametrize("program", [PROGRAM, TORCH_PROGRAM])
 def test_another_number_of_workers_is_refused_where_the_program_shards(
-    system: RunningSystem, tmp_path: Path
+    system: RunningSystem, tmp_path: Path, program: Path
 ) -> None:
     shares = {"SHARDING": "import"}
-    run(system, tmp_path, 6, 2, **shares)
-    code, output = finish(launch(system, tmp_path, 12, tasks=4, **shares))
+    run(system, tmp_path, 6, 2, program, **shares)
+    code, output = finish(launch(system, tmp_path, 12, tasks=4, program=program, **shares))
     assert code == 2, output
     message = (
         r"the run that reached global step 6 had 2 worker\(s\), this one has 3; .*Resume with 2 worker\(s\), "
@@ -70,3 +91,30 @@ def test_a_checkpoint_without_a_record_is_continued_with_a_line_in_the_log(
     assert "no record of the input at global step 6" in output
     counted = Counter(record for records in records_by_step(tmp_path).values() for record in records)
     assert counted == Counter(range(32))
+
+
+@pytest.mark.parametrize(
+    ("program", "workers", "more"),
+    [
+        (PROGRAM, (2, 3, 1), {"SHARDING": "context", "SHUFFLE": "1"}),
+        (PROGRAM, (3, 2), {"SHARDING": "call"}),
+        (PROGRAM, (1, 4), {"INPUT_SHARDS": "6", EXECUTION_VARIABLE: "weight_streaming"}),
+        (TORCH_PROGRAM, (2, 3, 1), {"SHARDING": "sampler"}),
+        (TORCH_PROGRAM, (3, 2), {"SHARDING": "hand", EXECUTION_VARIABLE: "weight_streaming"}),
+        (TORCH_PROGRAM, (1, 4), {"SHARDING": "iterable"}),
+    ],
+)
+def test_another_number_of_workers_continues_the_same_order(
+    system: RunningSystem, tmp_path: Path, program: Path, workers: tuple[int, ...], more: dict[str, str]
+) -> None:
+    whole, changed = tmp_path / "whole", tmp_path / "changed"
+    for folder in (whole, changed):
+        folder.mkdir()
+    steps = 7 * len(workers)
+    run(system, whole, steps, workers[0], program, **more)
+    for number, count in enumerate(workers, 1):
+        run(system, changed, 7 * number, count, program, **more)
+    assert records_by_step(changed) == records_by_step(whole)
+    assert order_digest(changed) == order_digest(whole)
+    counted = Counter(record for records in records_by_step(changed).values() for record in records)
+    assert set(counted.values()) == {1}

@@ -34,6 +34,7 @@ TO_SYSTEM = {
     ServerState.AWAIT_PROOF: {FrameType.PROOF: ServerState.DECIDING},
     ServerState.STREAMING: {
         FrameType.BATCH: ServerState.PAYLOAD,
+        FrameType.SKIP: ServerState.STREAMING,
         FrameType.EOS: ServerState.ENDED,
         FrameType.PING: ServerState.STREAMING,
         FrameType.ERR: ServerState.CLOSED,

@@ -316,8 +316,8 @@ def test_a_frame_of_a_later_version_is_refused_with_both_versions() -> None:
 @pytest.mark.parametrize(
     ("offset", "value", "message"),
     [
-        (5, 0, "frame type: got 0, expected 1 to 10"),
-        (5, 99, "frame type: got 99, expected 1 to 10"),
+        (5, 0, "frame type: got 0, expected 1 to 11"),
+        (5, 99, "frame type: got 99, expected 1 to 11"),
         (6, 8, "HELLO flags: got 0x8"),
         (48, 1, "HELLO reserved bytes: got 01"),
         (27, 1, r"HELLO nbytes: got \d+, expected at most 1048576"),

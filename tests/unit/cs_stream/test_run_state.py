@@ -8,7 +8,8 @@ import pytest
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import ChecksumError, EndOfInput, LayoutError, WorkerFailedError, WorkerLostError
 from cs_stream.messages import ErrorCode, Failure, Hello
-from cs_stream.run_state import RunSpec, RunState, WorkerPhase, count_before, position_of
+from cs_stream.order import InputOrder, Part
+from cs_stream.run_state import RunSpec, RunState, WorkerPhase
 
 LAYOUT = BatchLayout.of([("x", "int32", (4,))])
 SPEC = RunSpec("job", "secret", 2, LAYOUT, "digest", chunk_batches=4, chunks=2, reconnect_s=30.0)
@@ -32,8 +33,38 @@ def receive(state: RunState, worker: int, count: int) -> None:
 
 
 def test_positions_go_round_robin_over_the_workers() -> None:
-    assert [position_of(worker, seq, 3) for seq in range(2) for worker in range(3)] == list(range(6))
-    assert [count_before(worker, 3, 7) for worker in range(3)] == [3, 2, 2]
+    order = InputOrder(3, 3)
+    assert [order.position_of(worker, seq) for seq in range(2) for worker in range(3)] == list(range(6))
+    assert [order.count_before(worker, 7) for worker in range(3)] == [3, 2, 2]
+
+
+def test_shards_are_dealt_to_fewer_workers_and_split_for_more() -> None:
+    fewer = InputOrder(2, 3)
+    assert [fewer.worker_of(position) for position in range(6)] == [0, 1, 0, 0, 1, 0]
+    assert fewer.share(0, 4) == [Part(2, 1, 1), Part(0, 2, 1)]
+    more = InputOrder(3, 2)
+    assert [more.worker_of(position) for position in range(8)] == [0, 1, 2, 0, 0, 1, 2, 0]
+    assert more.share(0, 4) == [Part(0, 2, 2), Part(1, 3, 2)]
+    with pytest.raises(ValueError, match="got 0 workers and 2 shards"):
+        InputOrder(0, 2)
+
+
+def test_a_shard_that_ends_before_others_of_its_worker_leaves_holes() -> None:
+    state = connected(replace(SPEC, num_workers=1, shards=2))
+    receive(state, 0, 2)  # a batch of each shard
+    assert state.skip(0, 1, 0.0)
+    receive(state, 0, 1)
+    assert state.take() == (0, 2)
+    assert state.take() == (3, 1)
+    assert state.skip(0, 1, 0.0)  # at the cursor
+    assert state.position == 5
+    assert not state.skip(0, 2, 0.0)
+    state.end(0, 1)
+    with pytest.raises(EndOfInput):
+        state.take()
+    state.release(0, 2)
+    state.release(3, 1)
+    assert state.released == state.position
 
 
 def test_a_run_of_positions_ends_before_the_first_missing_batch_and_at_the_chunk() -> None:
@@ -50,6 +81,12 @@ def test_a_run_of_positions_ends_before_the_first_missing_batch_and_at_the_chunk
     assert state.take() == (4, 2)
 
 
+def test_batches_that_have_arrived_and_are_not_taken_are_the_queue() -> None:
+    state = connected(replace(SPEC, first_position=7))
+    receive(state, 0, 2)
+    assert [worker.queued for worker in state.stats(0.0).workers] == [2, 0]
+
+
 def test_a_resumed_run_starts_each_worker_where_it_stood() -> None:
     state = connected(replace(SPEC, first_position=5))
     assert state.welcome(0, True, 0.0).next_seq == 3
@@ -61,7 +98,7 @@ def test_a_resumed_run_starts_each_worker_where_it_stood() -> None:
 def test_credit_covers_exactly_the_slots() -> None:
     state = connected(replace(SPEC, first_position=5))
     limits = [state.welcome(worker, True, 0.0).limit for worker in range(2)]
-    assert [position_of(worker, limits[worker] - 1, 2) for worker in range(2)] == [12, 11]
+    assert [InputOrder(2, 2).position_of(worker, limits[worker] - 1) for worker in range(2)] == [12, 11]
 
 
 def test_credit_returns_when_all_earlier_positions_are_released() -> None:

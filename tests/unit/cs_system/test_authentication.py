@@ -85,9 +85,9 @@ def test_the_calls_of_many_workers_take_limited_memory(monkeypatch: pytest.Monke
 def test_an_answer_is_proved_for_its_content_and_its_call() -> None:
     signer, _ = sides()
     call, other = (signer.sign("JoinRun", "", REQUEST)[0] for _ in range(2))
-    answer = pb.JoinReply(data_port=9001, first_position=5)
+    answer = pb.JoinReply(data_port=9001, first_step=5)
     assert call.prove_answer(answer) != other.prove_answer(answer)
-    assert call.prove_answer(answer) != call.prove_answer(pb.JoinReply(data_port=9001, first_position=6))
+    assert call.prove_answer(answer) != call.prove_answer(pb.JoinReply(data_port=9001, first_step=6))
 
 
 def test_the_secret_does_not_show() -> None:

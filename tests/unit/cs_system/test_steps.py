@@ -11,6 +11,7 @@ import pytest
 
 import cs_system.server.steps as steps_module
 from cs_stream.errors import EndOfInputError, StallError, WorkerLostError
+from cs_stream.order import InputPosition
 from cs_stream.receiver import ReadySpan
 from cs_system.server.steps import Progress, RateMeter, StepLoop
 
@@ -74,7 +75,8 @@ class ScriptedRing:
         first = self._position
         self._position += item
         rows = np.arange(first, first + item)
-        return ReadySpan(0, (rows,), 0, item, first)
+        places = tuple(InputPosition(1, int(row) + 1) for row in rows)
+        return ReadySpan(0, (rows,), 0, item, first, places)
 
     def release(self, span):
         assert self._calls.waited >= span.first_position + span.count, "released while it was still read"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from cs_stream.run_state import count_before
+from cs_stream.order import InputOrder
 from estimator.config import CSRunConfig
 from estimator.input.dataset import InputSource, read
 from estimator.input.iterator_state import StateFolder
@@ -124,5 +124,5 @@ def test_a_large_input_is_not_kept(
 @pytest.mark.parametrize("shard", [0, 1, 2])
 def test_states_are_of_the_steps_of_checkpoints(shard: int, tmp_path: Path) -> None:
     folder = StateFolder(tmp_path, shard, 3, 10)
-    wanted = [count_before(shard, 3, step) for step in (10, 20, 30)]
+    wanted = [InputOrder(3, 3).count_before(shard, step) for step in (10, 20, 30)]
     assert [batches for batches in range(12) if folder.is_checkpoint_due(batches)] == wanted

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cs_stream.receiver import RunStats, WorkerPhase, WorkerStats
-from cs_system.monitoring.recorder import Curve, RunRecorder, StepTraffic, Totals, queue_lengths
+from cs_system.monitoring.recorder import Curve, RunRecorder, StepTraffic, Totals
 
 
 def worker(index: int, batches: int, consumer_wait_s: float = 0.0, credit_wait_s: float = 0.0) -> WorkerStats:
@@ -99,11 +99,6 @@ def test_losses_of_16_bits_are_averaged_in_64():
     recorder.add_steps(400, losses(*[250.0] * 400, dtype=ml_dtypes.bfloat16), 0.0)
     recorder.sample(1.0, 1001.0, 400, stats(worker(0, 1)))
     assert [(point.step, point.loss) for point in recorder.curve()] == [(400, 250.0)]
-
-
-def test_batches_that_have_arrived_and_are_not_taken_are_the_queue():
-    # Positions 0 to 6 are taken: four batches of worker 0, three of worker 1.
-    assert queue_lengths(stats(worker(0, 6), worker(1, 3), position=7)) == (2, 0)
 
 
 def test_a_curve_of_any_length_stays_small_and_covers_the_whole_run():

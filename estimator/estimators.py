@@ -20,6 +20,7 @@ from estimator.calling import check_model_fn, copy_params
 from estimator.checkpoints import checkpoint_step, latest_checkpoint, open_checkpoint
 from estimator.config import CSRunConfig, as_cs_config
 from estimator.errors import CallError, InputFnError
+from estimator.generated_files import contain_generated_files
 from estimator.input.analysis import export_to_analyzer
 from estimator.input.dataset import FEATURES_AND_LABELS
 from estimator.spec import MODES, SINGLE_PREDICTION, EvalSpec, ModeKeys, TrainSpec, parse_warm_start
@@ -58,6 +59,7 @@ class EstimatorFacade(ABC):
         self._compile_dir = None if compile_dir is None else Path(compile_dir)
         self._params: Any = copy_params(params if params is not None else {})
         terminal.configure_logging("estimator")
+        contain_generated_files()
         for name in ("train_distribute", "eval_distribute"):
             if getattr(self._config, name) is not None:
                 log.warning("%s has no effect: the estimator runs on one device", name)

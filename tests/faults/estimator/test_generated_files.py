@@ -1,0 +1,88 @@
+"""Files that AutoGraph generates do not stay after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from estimator.generated_files import _lock, _own_folder
+
+PROGRAM = """
+import os, signal, sys, tempfile
+import numpy as np
+if sys.argv[1] == "early":
+    import tensorflow
+from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
+
+def model_fn(features, labels, mode):
+    import tensorflow as tf
+    tf.reduce_sum(features)
+    if sys.argv[2] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return EstimatorSpec(mode, predictions=features)
+
+def input_fn(mode):
+    import tensorflow as tf
+    def convert(x):
+        if tf.reduce_sum(x) > 0:
+            return x
+        return 2 * x
+    dataset = tf.data.Dataset.from_tensor_slices(np.ones([4, 2], np.float32)).map(convert).batch(2)
+    folders = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("autograph-")]
+    print(len(folders), any(os.scandir(os.path.join(tempfile.gettempdir(), folders[0]))))
+    return dataset
+
+list(CerebrasEstimator(model_fn, "model", config=CSRunConfig()).predict(input_fn))
+"""
+
+
+@pytest.mark.parametrize("imported", ["early", "late"])
+def test_a_killed_process_leaves_no_files_for_the_next(tmp_path: Path, imported: str) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(PROGRAM)
+    (tmp_path / "tmp").mkdir()
+
+    def run(end: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, str(script), imported, end]
+        path = os.pathsep.join(sys.path)
+        return subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            check=False,
+        )
+
+    killed = run("kill")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert killed.stdout == "1 True\n"
+    assert len(list((tmp_path / "tmp").iterdir())) == 1
+    ended = run("end")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "1 True\n"
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_the_folder_of_a_running_process_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    running, foreign = tmp_path / "autograph-running", tmp_path / "autograph-file"
+    running.mkdir()
+    foreign.touch()
+    lock = _lock(running)
+    assert lock is not None
+    try:
+        _own_folder(-1)
+        _own_folder(-2)
+        assert running.is_dir()
+        assert foreign.exists()
+        assert len(list(tmp_path.iterdir())) == 4
+    finally:
+        os.close(lock)
+        _own_folder(-3)
+        assert not running.exists()

@@ -60,6 +60,7 @@ class SilenceTimer:
     Args:
         timeout_s: Silence after which the peer counts as lost.
         now_s: The current time.
+        check_every_s: Interval of the checks, if that is not the usual one.
 
     Attributes:
         timeout_s: The same.
@@ -67,9 +68,9 @@ class SilenceTimer:
         silence_s: Silence at the last check.
     """
 
-    def __init__(self, timeout_s: float, now_s: float) -> None:
+    def __init__(self, timeout_s: float, now_s: float, check_every_s: float | None = None) -> None:
         self.timeout_s = timeout_s
-        self.check_every_s = min(_CHECK_EVERY_S, timeout_s / 6)
+        self.check_every_s = check_every_s or min(_CHECK_EVERY_S, timeout_s / 6)
         self.line_every_s = min(LINE_EVERY_S, timeout_s / 3)
         self.silence_s = 0.0
         self._heard_at_s = self._checked_at_s = now_s

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
 from csrun.errors import CsrunError
 from csrun.tasks.environment import Toolkit
 
 PORT = 9000
 ANSWER_LIMIT_S = 20.0
-# With these times, the loss of a system is noticed within 10 s, even if it does not refuse connections.
+# With these times, a system that refuses connections is noticed within 10 s.
 CONNECT_INTERVAL_S = 2.0
 CONNECT_LIMIT_S = 2.0
 MAX_FAILURES = 3
@@ -153,9 +154,14 @@ def cs_ip_argument(command: Sequence[str]) -> str | None:
 
 
 class Presence:
-    """Decides from attempts to connect whether a system is lost: one succeeded, then several failed. Pure."""
+    """Decides from attempts to connect whether a system is lost. Pure.
 
-    def __init__(self) -> None:
+    One attempt succeeded; then several were refused, or none was answered for the peer timeout.
+    """
+
+    def __init__(self, peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S) -> None:
+        self._peer_timeout_s = peer_timeout_s
+        self._silence: SilenceTimer | None = None
         self._seen_at_s: float | None = None
         self._missed = 0
         self.reason = ""
@@ -164,18 +170,23 @@ class Presence:
         """Record a successful attempt."""
         self._seen_at_s = now_s
         self._missed = 0
+        if self._silence is None:
+            check_every_s = CONNECT_INTERVAL_S + CONNECT_LIMIT_S
+            self._silence = SilenceTimer(self._peer_timeout_s, now_s, check_every_s)
+        self._silence.heard(now_s)
 
-    def record_failure(self, reason: str) -> None:
+    def record_failure(self, reason: str, now_s: float, *, is_refusal: bool) -> None:
         """Record a failed attempt."""
         # A system that has not answered yet is not lost: it may be unreachable from this machine.
-        if self._seen_at_s is not None:
-            self._missed += 1
+        if self._silence is not None:
+            self._silence.check(now_s)
+            self._missed += is_refusal
             self.reason = reason
 
     @property
     def gone(self) -> bool:
         """True if the system is lost."""
-        return self._missed >= MAX_FAILURES
+        return self._missed >= MAX_FAILURES or (self._silence is not None and self._silence.is_over)
 
     def missing_s(self, now_s: float) -> float:
         """Return the time since its last answer."""
@@ -188,9 +199,9 @@ class SystemWatch:
     `fileno()` becomes readable when it is lost. Create it after all forks.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S) -> None:
         self._address = (host, port)
-        self._presence = Presence()
+        self._presence = Presence(peer_timeout_s)
         self._missing_s = 0.0
         self._ended = threading.Event()
         self._read_end, self._write_end = os.pipe()
@@ -229,7 +240,10 @@ class SystemWatch:
                 socket.create_connection(self._address, CONNECT_LIMIT_S).close()
                 self._presence.record_success(time.monotonic())
             except OSError as error:
-                self._presence.record_failure(error.strerror or str(error))
+                # A listener that is gone refuses; a stopped machine or a broken network is silent at first.
+                is_refusal = isinstance(error, ConnectionRefusedError)
+                reason = error.strerror or str(error)
+                self._presence.record_failure(reason, time.monotonic(), is_refusal=is_refusal)
             if self._presence.gone:
                 self._missing_s = self._presence.missing_s(time.monotonic())
                 with suppress(OSError):

@@ -6,6 +6,7 @@ import socket
 import ssl
 from contextlib import suppress
 
+from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.wire import break_when_lost, set_tcp_options
 from csrun.agent.protocol import MAX_HEAD_BYTES, Decoder, Message, ProtocolError, encode
 
@@ -13,7 +14,6 @@ READ_BYTES = 262_144
 
 # The socket cannot take or give bytes now; the handshake of TLS takes place in the first calls.
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-DEAD_PEER_S = 15
 
 
 class Connection:
@@ -36,7 +36,12 @@ class Connection:
         connection.setblocking(False)
         with suppress(OSError):  # the peer may have closed it already
             set_tcp_options(connection)
-            break_when_lost(connection, DEAD_PEER_S)
+            break_when_lost(connection, round(DEFAULT_PEER_TIMEOUT_S))
+
+    def limit_silence(self, seconds: float) -> None:
+        """Change how long the peer's machine may be silent until the connection breaks; a minute at first."""
+        with suppress(OSError):
+            break_when_lost(self._socket, round(seconds))
 
     def is_open(self) -> bool:
         """Return False once the peer has closed or broken the connection, or violated the protocol."""

@@ -24,12 +24,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from cs_toolkit.liveness import SilenceTimer
 from cs_toolkit.wire import is_proof, new_nonce
 from csrun.agent.connection import Connection
 from csrun.agent.log import write_record
 from csrun.agent.plan import AgentPlan
 from csrun.agent.protocol import (
-    HEARTBEAT_TIMEOUT_S,
     MAX_AGENT_HEAD_BYTES,
     WINDOW_BYTES,
     Challenge,
@@ -82,11 +82,13 @@ QUEUE_WATCH_AFTER_S = 1.0
 class _Agent:
     """The connected agent of one task."""
 
-    def __init__(self, connection: Connection, hello: Hello, launcher_nonce: str, now_s: float) -> None:
+    def __init__(
+        self, connection: Connection, hello: Hello, launcher_nonce: str, silence: SilenceTimer
+    ) -> None:
         self.connection = connection
         self.hello = hello
         self.launcher_nonce = launcher_nonce
-        self.heard_at_s = now_s
+        self.silence = silence
         self.ended = False
         self.uncredited_bytes = 0
         self.signal_sent: int | None = None
@@ -132,7 +134,6 @@ class JobLoop:
         self._first_agent_at_s: float | None = None
         self._arrival_lines = 0
         self._started_at_s = time.monotonic()
-        self._looked_at_s = self._started_at_s
         self._command_ended_at_s: float | None = None
         self._command_terminated = False
         self._agents_gone_at_s: float | None = None
@@ -186,7 +187,6 @@ class JobLoop:
         self._report.tick(now_s)
         self._forward_termination_signal()
         self._grant_credit()
-        self._looked_at_s = time.monotonic()
 
     @property
     def _command_pipe(self) -> int:
@@ -222,6 +222,7 @@ class JobLoop:
                     accepted, server_side=True, do_handshake_on_connect=False
                 )
                 connection = Connection(encrypted, MAX_AGENT_HEAD_BYTES)
+                connection.limit_silence(self._plan.peer_timeout_s)
                 nonce = new_nonce()
                 self._unauthenticated[connection] = (nonce, now_s + HANDSHAKE_LIMIT_S)
                 self._selector.register(connection, selectors.EVENT_READ)
@@ -237,7 +238,9 @@ class JobLoop:
             )
             if isinstance(hello, Hello) and authentic:
                 del self._unauthenticated[connection]
-                self._welcome(_Agent(connection, hello, nonce, now_s), now_s)
+                self._welcome(
+                    _Agent(connection, hello, nonce, SilenceTimer(self._plan.peer_timeout_s, now_s)), now_s
+                )
                 for message in messages[1:]:
                     self._handle(hello.rank, self._agents[hello.rank], message, now_s)
             elif messages or not connection.is_open() or now_s > limit_s:
@@ -279,6 +282,7 @@ class JobLoop:
                 append=self._plan.restarts > 0,
                 exit_record=str(self._exit_record(task.rank)),
                 grace_s=self._plan.grace_s,
+                peer_timeout_s=self._plan.peer_timeout_s,
                 proof="",
             )
             proof = launcher_proof(self._token, agent.launcher_nonce, agent.hello.nonce, start)
@@ -286,7 +290,7 @@ class JobLoop:
         for signum in self._early_signals:
             self._send_to_all(Signal(signum))
         if self._plan.system is not None:
-            self._system = SystemWatch(*self._plan.system)
+            self._system = SystemWatch(*self._plan.system, self._plan.peer_timeout_s)
             self._selector.register(self._system, selectors.EVENT_READ)
         self._report.write_record()
 
@@ -298,8 +302,9 @@ class JobLoop:
         if not agent.connection.is_open():
             return
         messages = agent.connection.receive()
-        if messages:
-            agent.heard_at_s = now_s
+        if messages and (silence_s := agent.silence.heard(now_s)) is not None:
+            label = self._plan.tasks[rank].label
+            self._report.say(f"{label} on {agent.hello.node} answers again after {silence_s:.0f} s")
         for message in messages:
             self._handle(rank, agent, message, now_s)
         if not agent.connection.is_open():
@@ -421,23 +426,25 @@ class JobLoop:
 
     def _check_heartbeats(self, now_s: float) -> None:
         connected = [self._agents[rank] for rank in self._connected]
-        if now_s - self._looked_at_s > HEARTBEAT_TIMEOUT_S / 4:
-            # This process was stopped (Ctrl-Z, a debugger): restart the timeout of all agents.
-            for agent in connected:
-                agent.heard_at_s = now_s
-            return
-        silent = [agent for agent in connected if now_s - agent.heard_at_s > HEARTBEAT_TIMEOUT_S]
+        silent = [agent for agent in connected if agent.silence.check(now_s)]
         job_id = self._record.scheduler_job_id
         # A scheduler that suspends the job stops its agents, too.
         if silent and len(silent) == len(connected) and job_id and self._starter.is_suspended(job_id):
-            for agent in silent:
-                agent.heard_at_s = now_s
+            for agent in connected:
+                agent.silence.heard(now_s)
             return
-        for agent in silent:
-            self._close_connection(agent.connection)
-            if not agent.ended:
-                reason = f"no heartbeat for {now_s - agent.heard_at_s:.0f} s"
-                self._handle_loss(agent.hello.rank, reason, now_s)
+        for agent in connected:
+            silence, task = agent.silence, self._plan.tasks[agent.hello.rank]
+            if silence.is_over:
+                self._close_connection(agent.connection)
+                if not agent.ended:
+                    reason = f"no heartbeat for {silence.silence_s:.0f} s"
+                    self._handle_loss(agent.hello.rank, reason, now_s)
+            elif agent in silent:
+                self._report.say(
+                    f"{task.label} on {agent.hello.node} has not answered for {silence.silence_s:.0f} s; it "
+                    f"counts as lost after {silence.timeout_s:g} s"
+                )
 
     def _check_command(self, now_s: float) -> None:
         """End the tasks if the command has ended too early, and the command if it does not end after them."""

@@ -30,7 +30,6 @@ MAX_AGENT_HEAD_BYTES = 65_536  # limits the memory that an unauthenticated peer 
 MAX_PAYLOAD_BYTES = 1024 * 1024
 
 HEARTBEAT_INTERVAL_S = 2.0
-HEARTBEAT_TIMEOUT_S = 8.0  # without a frame for this time, a task is lost; a lost node is noticed within 10 s
 
 # Output that a task may send ahead of credit. A slow terminal thereby slows tasks down instead of filling the
 # launcher's memory, and never delays heartbeats.
@@ -90,6 +89,7 @@ class Start:
         append: append to the log of the run before the job was requeued.
         exit_record: absolute path of the file about the end of the task.
         grace_s: time from the request to end until SIGKILL, if the launcher is lost.
+        peer_timeout_s: silence of the launcher's machine after which the launcher is lost.
         proof: of the token, by `launcher_proof`.
     """
 
@@ -103,6 +103,7 @@ class Start:
     append: bool
     exit_record: str
     grace_s: float
+    peer_timeout_s: float
     proof: str
 
 

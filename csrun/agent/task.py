@@ -323,6 +323,7 @@ class _Task:
             if name not in start.unset and name not in PRIVATE_VARIABLES
         }
         self._values.update(start.values, CSRUN_JOB_TOKEN=self._token, CSRUN_NODE=self._node)
+        self._connection.limit_silence(start.peer_timeout_s)
         try:
             self._file = find_command(start.command[0], self._values.get("PATH", ""))
             self._process = start_task(start.command, self._file, self._values, start.cpus)

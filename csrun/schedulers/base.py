@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
+from cs_toolkit.liveness import peer_timeout_s
 from csrun.doctor import Finding
 from csrun.jobs.layout import JobLayout
 from csrun.jobs.registry import KnownJob
@@ -210,6 +211,11 @@ class LaunchPlan:
     wind_down_s: float
     max_restarts: int = field(default=0, kw_only=True)
     launch: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def peer_timeout_s(self) -> float:
+        """Silence after which a task, or the CS system, counts as lost."""
+        return peer_timeout_s(self.change.values)
 
     @property
     def requeue_code(self) -> int | None:

@@ -38,6 +38,7 @@ class Site:
         container_options: further arguments of the container runtime, in front of the image.
         mount_dirs: absolute directories that every container mounts.
         cs_ip: address of the CS system, in the form of the programs' --cs_ip.
+        peer_timeout_s: seconds of silence after which a peer counts as lost; None for the default.
         sections: settings of schedulers that are set, by name of the scheduler and of the setting.
     """
 
@@ -52,6 +53,7 @@ class Site:
     container_options: tuple[str, ...] = ()
     mount_dirs: tuple[str, ...] = ()
     cs_ip: str = ""
+    peer_timeout_s: float | None = None
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

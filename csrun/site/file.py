@@ -16,6 +16,7 @@ from pydantic import (
     create_model,
 )
 
+from cs_toolkit.liveness import MAX_PEER_TIMEOUT_S, MIN_PEER_TIMEOUT_S
 from cs_toolkit.loader import ConfigError, read_document, validate_document
 from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import Container, values
@@ -86,6 +87,11 @@ class GeneralSettings(_Section):
     )
     cs_ip: Annotated[str, _check(values.check_address)] = Field(
         "", description="Address of the CS system: HOST or HOST:PORT."
+    )
+    peer_timeout_s: Annotated[float, Field(ge=MIN_PEER_TIMEOUT_S, le=MAX_PEER_TIMEOUT_S)] | None = Field(
+        None,
+        description="Seconds for which a task, a node or the CS system may be silent until it counts as "
+        "lost. Default: 60.",
     )
 
 

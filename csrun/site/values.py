@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
+from cs_toolkit.liveness import PEER_TIMEOUT_VARIABLE, parse_peer_timeout
 from csrun.schedulers.registry import BUILT_IN, schedulers
 from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import CONTAINERS, Setting
@@ -119,6 +120,7 @@ _GENERAL: Mapping[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
         lambda text: check_mount_dirs(tuple(name.strip() for name in text.split(",") if name.strip())),
     ),
     "cs_ip": (("CS_IP",), check_address),
+    "peer_timeout_s": ((PEER_TIMEOUT_VARIABLE,), parse_peer_timeout),
 }
 
 

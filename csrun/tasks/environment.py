@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cs_toolkit.import_hooks import USER_PATHS_VARIABLE
+from cs_toolkit.liveness import PEER_TIMEOUT_VARIABLE
 from csrun.site import Site
 from csrun.tasks.place import JOB_VARIABLES
 from csrun.wrappers import BIN, PYTHON_VARIABLE
@@ -125,6 +126,8 @@ def program_environment(
         values["PYTHONPATH"] = str(toolkit.import_root)
     if site.cs_ip:
         values[SYSTEM_VARIABLE] = site.cs_ip
+    if site.peer_timeout_s is not None:
+        values[PEER_TIMEOUT_VARIABLE] = f"{site.peer_timeout_s:g}"
     # Those of an enclosing job are unset: a program of csrun_cpu is not a task, and csrun_wse sets its own.
     candidates = (*FOREIGN_VARIABLES, "TF_CONFIG", *JOB_VARIABLES)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
@@ -138,6 +141,8 @@ def _container_environment(environment: Mapping[str, str], site: Site) -> Enviro
         values["USER"] = environment.get("LOGNAME") or f"uid{os.getuid()}"
     if site.cs_ip:
         values[SYSTEM_VARIABLE] = site.cs_ip
+    if site.peer_timeout_s is not None:
+        values[PEER_TIMEOUT_VARIABLE] = f"{site.peer_timeout_s:g}"
     launchers = ("TF_CONFIG", *JOB_VARIABLES, PYTHON_VARIABLE, USER_PATHS_VARIABLE)
     candidates = (*FOREIGN_VARIABLES, *CONTAINER_VARIABLES, *launchers)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))

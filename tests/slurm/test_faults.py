@@ -135,7 +135,8 @@ def test_a_killed_srun_ends_the_job(cluster: Any, start: Any, wait: Any) -> None
 
 def test_a_node_without_power_is_noticed(make_cluster: Any, start: Any) -> None:
     cluster = make_cluster(4)
-    job = start(cluster, "--total-nodes=4", "--tasks-per-node=1", "--grace-period=1", "sh", "-c", HANG)
+    command = ("--total-nodes=4", "--tasks-per-node=1", "--grace-period=1", "sh", "-c", HANG)
+    job = start(cluster, *command, env={"CS_PEER_TIMEOUT_S": "6"})
     job.wait_for(*ready(4))
     cluster.kill_node("cs-node3")
     job.wait_for("worker 1 on cs-node3 is lost")
@@ -144,9 +145,14 @@ def test_a_node_without_power_is_noticed(make_cluster: Any, start: Any) -> None:
 
 
 def test_a_node_that_answers_no_more_is_noticed(cluster: Any, start: Any) -> None:
-    job = start(cluster, "--total-nodes=2", "--tasks-per-node=1", "--grace-period=1", "sh", "-c", HANG)
+    command = ("--total-nodes=2", "--tasks-per-node=1", "--grace-period=1", "sh", "-c", HANG)
+    job = start(cluster, *command, env={"CS_PEER_TIMEOUT_S": "6"})
     job.wait_for(*ready(2))
     agent = agent_of(job, 1)
+    os.kill(agent, signal.SIGSTOP)
+    job.wait_for("worker 0 on cs-node2 has not answered for 4 s; it counts as lost after 6 s")
+    os.kill(agent, signal.SIGCONT)
+    job.wait_for("worker 0 on cs-node2 answers again after")
     os.kill(agent, signal.SIGSTOP)
     job.wait_for("worker 0 on cs-node2 is lost: no heartbeat for")
     assert job.end() == 1

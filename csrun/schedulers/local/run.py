@@ -153,7 +153,7 @@ class _LocalRun:
             # Not earlier: with a second thread the forks of the start would be unsafe.
             self._report = JobReport(self._plan, self._record)
             if self._plan.system is not None:
-                self._system = SystemWatch(*self._plan.system)
+                self._system = SystemWatch(*self._plan.system, self._plan.peer_timeout_s)
                 self._selector.register(self._system, selectors.EVENT_READ)
                 self._signals_only.register(self._system, selectors.EVENT_READ)
             self._watch()

@@ -111,6 +111,7 @@ class Launcher:
             append=False,
             exit_record=str(self.folder / "exits" / "rank-3.json"),
             grace_s=0.5,
+            peer_timeout_s=60.0,
             proof="",
         )
         start = replace(start, **changes)  # type: ignore[arg-type]

@@ -142,26 +142,49 @@ def test_the_address_is_that_of_the_command_else_the_sites(
     assert system_address(command, default) == expected
 
 
+def refuse(presence: Presence, now_s: float) -> None:
+    presence.record_failure("Connection refused", now_s, is_refusal=True)
+
+
 def test_a_system_that_was_never_there_cannot_be_gone() -> None:
     presence = Presence()
-    for _ in range(10):
-        presence.record_failure("Connection refused")
+    for second in range(100):
+        refuse(presence, float(second))
     assert not presence.gone
 
 
-def test_only_failures_in_a_row_count() -> None:
+def test_only_refusals_in_a_row_count() -> None:
     presence = Presence()
     presence.record_success(10.0)
-    presence.record_failure("Connection refused")
-    presence.record_failure("Connection refused")
+    refuse(presence, 12.0)
+    refuse(presence, 13.0)
     presence.record_success(14.0)
-    presence.record_failure("Connection refused")
-    presence.record_failure("timed out")
+    refuse(presence, 16.0)
+    refuse(presence, 18.0)
     assert not presence.gone
-    presence.record_failure("timed out")
+    refuse(presence, 20.0)
     assert presence.gone
     assert presence.missing_s(20.0) == 6.0
-    assert presence.reason == "timed out"
+    assert presence.reason == "Connection refused"
+
+
+def test_a_system_that_only_does_not_answer_has_the_peer_timeout() -> None:
+    presence = Presence(60.0)
+    presence.record_success(0.0)
+    for now_s in range(4, 60, 4):
+        presence.record_failure("timed out", float(now_s), is_refusal=False)
+        assert not presence.gone
+    presence.record_failure("timed out", 60.0, is_refusal=False)
+    assert presence.gone
+
+
+def test_a_launcher_that_was_stopped_tries_again_before_a_system_is_gone() -> None:
+    presence = Presence(60.0)
+    presence.record_success(0.0)
+    presence.record_failure("timed out", 300.0, is_refusal=False)
+    assert not presence.gone
+    presence.record_success(302.0)
+    assert not presence.gone
 
 
 def test_the_watch_notices_a_listener_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from csrun.agent.protocol import (
 )
 
 HELLO = Hello(1, "node1", 42, "7", "0", (0, 1), 4, "agent's number", "")
-START = Start(("sh", "-c", "true"), "/home", {"A": "b"}, ("C",), (0,), "/l", False, "/e", 10.0, "")
+START = Start(("sh", "-c", "true"), "/home", {"A": "b"}, ("C",), (0,), "/l", False, "/e", 10.0, 60.0, "")
 
 
 def frame(head: object, payload: bytes = b"") -> bytes:

@@ -52,6 +52,7 @@ container_image: /images/cs two.sif
 container_options: [--no-home, --env, "A=b c"]
 mount_dirs: [/data, /home, /data]
 cs_ip: 192.0.2.7:9000
+peer_timeout_s: 90
 gres_resource: --gres=gres:cs:cerebras:1
 gres_node: sdf-1
 licence: --licenses=cs:1
@@ -73,6 +74,7 @@ FULL_SITE = Site(
     container_options=("--no-home", "--env", "A=b c"),
     mount_dirs=("/data", "/home"),
     cs_ip="192.0.2.7:9000",
+    peer_timeout_s=90.0,
     sections={
         "slurm": {
             "gres_resource": "cs:cerebras:1",
@@ -109,6 +111,7 @@ def test_every_variable_arrives_with_its_name() -> None:
         "CSRUN_CONTAINER_OPTIONS": "--no-home --env 'A=b c'",
         "MOUNT_DIRS": ",/data,, /home,/data,",
         "CS_IP": "192.0.2.7:9000",
+        "CS_PEER_TIMEOUT_S": "90",
         "GRES_RESOURCE": "gres:cs:cerebras:1",
         "GRES_NODE": "sdf-1",
         "CSRUN_LICENCE": "cs:1",

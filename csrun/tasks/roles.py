@@ -12,12 +12,14 @@ import os
 import reprlib
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
+from cs_toolkit.secret_file import SecretFileError, read_secret, user_secret_file
+from cs_toolkit.wire import prove
 from csrun.errors import RoleError
 from csrun.schedulers.registry import node_name, task_place
 from csrun.tasks.place import Role, read_rank, read_text, role_of_rank, tf_config
@@ -32,7 +34,7 @@ class TaskInfo:
         index: number within the role; 0 for the chief.
         num_workers: number of workers; 1 for a job of one task.
         job_id: the same in all tasks of the job, unique among jobs.
-        token: the same in all tasks of the job; a random secret only if csrun has started them.
+        given_token: the job's secret, from the launcher; empty in tasks that csrun has not started.
         host: name of the machine that this task runs on.
         rank: 0 for the chief, index + 1 for a worker.
         num_tasks: number of tasks of the job.
@@ -45,7 +47,7 @@ class TaskInfo:
     index: int
     num_workers: int
     job_id: str
-    token: str
+    given_token: str = field(repr=False)
     host: str
     rank: int
     num_tasks: int
@@ -66,10 +68,32 @@ class TaskInfo:
         if env.get("TF_CONFIG", "").strip() not in ("", "{}"):
             return _from_tf_config(env)
         if place := task_place(env):
-            token = _derive_token(env, place.job)
+            token = env.get("CSRUN_JOB_TOKEN", "")
             return _task(env, place.rank, place.num_tasks, place.job, token, place.node)
         job_id, token = _own_job(os.getpid())
         return _task(env, 0, 1, job_id, token)
+
+    @property
+    def token(self) -> str:
+        """The job's secret, the same in all of its tasks.
+
+        Tasks that csrun has not started know nothing of each other but the job's name. They derive its secret
+        from one of their user, in a file that only this user can read, which is made when it is first needed.
+
+        Raises:
+            RoleError: the file cannot be used.
+        """
+        if self.given_token:
+            return self.given_token
+        try:
+            secret = read_secret(user_secret_file("tasks.secret"))
+        except SecretFileError as error:
+            raise RoleError(
+                f"the tasks of job {self.job_id} were not started by csrun, and cannot prove that they "
+                f"belong together: {error}; correct that, or set CSRUN_JOB_TOKEN to the same random text in "
+                "all of them"
+            ) from None
+        return prove(secret, "job", self.job_id)
 
     def tf_config(self) -> dict[str, Any]:
         """Return TF_CONFIG for this task."""
@@ -86,7 +110,7 @@ def _task(
         index=index,
         num_workers=max(1, num_tasks - 1),
         job_id=job_id,
-        token=token,
+        given_token=token,
         host=env.get("CSRUN_NODE") or node or node_name(env),
         rank=rank,
         num_tasks=num_tasks,
@@ -144,10 +168,5 @@ def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
     rank = 0 if kind == "chief" or num_tasks == 1 else index + 1
     canonical = json.dumps({"chief": chiefs, "worker": workers})
     job_id = "tfconfig-" + sha256(canonical.encode()).hexdigest()[:12]
-    return _task(env, rank, num_tasks, job_id, _derive_token(env, canonical))
-
-
-def _derive_token(env: Mapping[str, str], identity: str) -> str:
-    # Tasks that csrun has not started share no secret, but must derive the same token. It only guards against
-    # mix-ups with other jobs.
-    return env.get("CSRUN_JOB_TOKEN") or sha256(f"csrun job token of {identity}".encode()).hexdigest()[:32]
+    token = env.get("CSRUN_JOB_TOKEN", "") or ("" if num_tasks > 1 else _own_job(os.getpid())[1])
+    return _task(env, rank, num_tasks, job_id, token)

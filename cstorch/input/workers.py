@@ -190,7 +190,8 @@ def main() -> None:
     terminal.configure_logging("cstorch")
     with report_errors():
         directory = Path(sys.argv[1])
-        identity = json.loads((directory / _JOB_FILE).read_text())
+        job = json.loads((directory / _JOB_FILE).read_text())
         # Input functions may ask whether a system is used.
         Program.current().configure(configuration(), "a worker")
-        serve(files_of_job(directory, identity["token"]), replace(current(), **identity))
+        task = replace(current(), job_id=job["job_id"], given_token=job["token"])
+        serve(files_of_job(directory, task.token), task)

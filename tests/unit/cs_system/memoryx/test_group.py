@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 import threading
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cs_system.address import SystemAddress
 from cs_system.errors import ArtifactRefusedError, StateMismatchError
-from cs_system.memoryx.config import MemoryxConfig
+from cs_system.memoryx.config import MemoryxConfig, start_memoryx
 from cs_system.server.engines import make_engine
+from cs_system.swarmx.group import GroupEngine
+from cs_system.swarmx.hosts import RunHosts
 from cs_system.swarmx.member import wait_for_listener
 from tests.processes import listening_sockets
 
@@ -67,6 +73,40 @@ def test_only_this_machine_reaches_the_wafers_of_a_system_on_it(
     assert len(wafers) == 2
     assert addresses
     assert addresses <= LOOPBACK
+
+
+def test_the_secrets_of_a_run_are_in_no_command_line_and_no_log(
+    stack: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    hosts, found = RunHosts(), []
+
+    class Pool:
+        def gather(self, count: int) -> RunHosts:
+            return hosts
+
+    def start(*arguments: Any) -> Any:
+        found.append(start_memoryx(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr("cs_system.swarmx.group.start_memoryx", start)
+    place = MemoryxConfig((), tmp_path)
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, Pool())
+    try:
+        engine.put_state(stack.state)
+        train(engine, stack, 1)
+        shown = caplog.text.encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                shown += (process / "cmdline").read_bytes()
+    finally:
+        engine.free()
+    ((_, _, secret),) = found
+    assert b"fork-server" in shown
+    assert len({secret, hosts.token}) == 2
+    assert secret.encode() not in shown
+    assert hosts.token.encode() not in shown
+    assert hosts.token not in repr(hosts)
 
 
 def test_a_listener_that_comes_later_is_waited_for() -> None:

@@ -92,7 +92,8 @@ def test_the_record_of_the_job(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_token_is_shown_nowhere(run: Run, tmp_path: Path) -> None:
-    command = ["sh", "-c", 'printf %s "$CSRUN_JOB_TOKEN" > "token$CSRUN_RANK"']
+    script = 'printf %s "$CSRUN_JOB_TOKEN" > "token$CSRUN_RANK"; cat /proc/[0-9]*/cmdline > arguments || true'
+    command = ["sh", "-c", script]
     first = run("csrun_wse", "--log-dir=logs", *command)
     tokens = {path.read_text() for path in tmp_path.glob("token*")}
     assert len(tokens) == 1
@@ -101,6 +102,9 @@ def test_the_token_is_shown_nowhere(run: Run, tmp_path: Path) -> None:
     shown = first.stdout + first.stderr + run("csrun_wse", "--dry-run", *command).stdout
     shown += "".join(path.read_text() for path in (tmp_path / "logs").iterdir())
     assert token not in shown
+    arguments = (tmp_path / "arguments").read_bytes()
+    assert b"csrun_wse" in arguments
+    assert token.encode() not in arguments
     run("csrun_wse", *command)
     assert (tmp_path / "token0").read_text() != token
 

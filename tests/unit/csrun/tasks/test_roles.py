@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,35 @@ def test_jobs_with_other_addresses_have_other_identities() -> None:
     )
     assert one.job_id != two.job_id
     assert one.token != two.token
+
+
+def test_the_token_of_tasks_that_csrun_has_not_started_is_a_secret_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [
+        TaskInfo.from_environment({"TF_CONFIG": json.dumps(tf_config(rank, ["a", "b"]))}) for rank in range(2)
+    ]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "one"))
+    (first,) = {task.token for task in tasks}
+    assert (tmp_path / "one/csrun/tasks.secret").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "two"))
+    (second,) = {task.token for task in tasks}
+    assert first != second
+    assert first not in repr(tasks)
+    (tmp_path / "two/csrun/tasks.secret").chmod(0o644)
+    with pytest.raises(RoleError, match=r"cannot prove that they belong together: .* mode 0644 .* CSRUN_JOB"):
+        tasks[0].token  # noqa: B018
+    given = TaskInfo.from_environment({"TF_CONFIG": json.dumps(tf_config(0, ["a"])), "CSRUN_JOB_TOKEN": "x"})
+    assert given.token == "x"
+
+
+def test_a_task_by_itself_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "")
+    monkeypatch.setenv("HOME", "/nowhere")
+    alone = TaskInfo.from_environment({"TF_CONFIG": json.dumps(tf_config(0, ["a"]))})
+    assert len(alone.token) == 32
+    # Nor does one of several, before the secret is needed.
+    TaskInfo.from_environment({"TF_CONFIG": json.dumps(tf_config(0, ["a", "b"]))})
 
 
 def test_tf_config_ports_follow_the_ranks() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from cs_system.address import is_loopback
 from cs_system.errors import BadOptionError, NotAllowedError
@@ -188,9 +189,8 @@ class Caller:
             identity = parse_certificate(data).identity
             # A system is an administrator of itself, and of no other one: it is a user there.
             return cls(identity.name, identity.role == "admin")
-        kind, _, rest = peer.partition(":")
-        host = rest.rpartition(":")[0].strip("[]")
-        return cls("", kind == "unix" or is_loopback(host.replace("%5B", "").replace("%5D", "")))
+        kind, _, rest = unquote(peer).partition(":")
+        return cls("", kind == "unix" or is_loopback(rest.rpartition(":")[0].strip("[]")))
 
     def check_admin(self, action: str) -> None:
         """Check that the caller may administrate the system.

@@ -13,7 +13,7 @@ from typing import Any
 
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
 from csrun.errors import CsrunError
-from csrun.tasks.environment import Toolkit
+from csrun.tasks.environment import CERTS_VARIABLE, Toolkit
 
 PORT = 9000
 ANSWER_LIMIT_S = 20.0
@@ -34,6 +34,7 @@ def check_system(
     wait: bool,
     certain: bool,
     variable: str = "",
+    certs: str = "",
 ) -> str | None:
     """Check that the CS system of a command answers and is free.
 
@@ -44,6 +45,7 @@ def check_system(
         wait: the job waits for a busy system.
         certain: the job starts now on this machine, and therefore finds the same status.
         variable: the user's CS_IP, which names the system of a command that names none.
+        certs: the site's directory of the user's certificate; "" for none.
 
     Returns:
         A notice for the user; None for none.
@@ -57,7 +59,7 @@ def check_system(
     if not address:
         return None
     try:
-        status = ask_system(address, toolkit)
+        status = ask_system(address, toolkit, certs)
     except SystemQueryError as error:
         if not error.asked:
             return str(error)
@@ -102,8 +104,13 @@ class SystemQueryError(CsrunError):
         self.asked = asked
 
 
-def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
+def ask_system(address: str, toolkit: Toolkit, certs: str = "") -> Mapping[str, Any]:
     """Return the status of the system at an address from `cs_system status --json`.
+
+    Args:
+        address: of the system.
+        toolkit: with the client of the system.
+        certs: directory of the user's certificate; "" for the one that the environment names.
 
     Raises:
         SystemQueryError: the address is invalid, nothing answers there, or another service does.
@@ -112,11 +119,12 @@ def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
 
     # A separate process: importing the client with gRPC would slow every launcher down.
     command = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
+    env = {**os.environ, CERTS_VARIABLE: certs} if certs else None
     # -m searches the current directory first, so it must be the toolkit's.
     cwd = toolkit.import_root or toolkit.bin_dir
     try:
         done = subprocess.run(
-            command, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
+            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SystemQueryError(f"the CS system at {address} was not queried: {error}", asked=False) from error

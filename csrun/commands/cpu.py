@@ -126,7 +126,7 @@ def build_command(site: Site) -> click.Command:
 
         # On a node the program may find another status of the system than this process does.
         if cs_ip_argument(arguments) and not runner.has_nodes:
-            check_system(arguments, "", this_toolkit(), wait=False, certain=True)
+            check_system(arguments, "", this_toolkit(), wait=False, certain=True, certs=site.certs)
         if logging:
             write_text(STDERR, f"Running: {join(arguments)}\n")
         return runner.run_program(plan)

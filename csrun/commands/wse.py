@@ -337,6 +337,7 @@ def _check_system(
         # The tasks find the system as this process does only if they start here, now.
         certain=not submit and (not scheduler.has_nodes or (here is not None and here.on_node)),
         variable=context.environment.get(SYSTEM_VARIABLE, ""),
+        certs=context.site.certs,
     )
     _say([notice] if notice else [])
 

@@ -141,13 +141,13 @@ def container_finding(
     return Finding("container", "ok", f"{site.container}, {site.container_image}{where}")
 
 
-def system_finding(address: str, toolkit: Toolkit) -> Finding:
-    """Check that the CS system answers and has this version."""
+def system_finding(address: str, toolkit: Toolkit, certs: str) -> Finding:
+    """Check that the CS system answers and has this version; `certs` is the directory of a certificate."""
     if not address:
         text = "no address is configured; programs get it with --cs_ip"
         return Finding("CS system", "note", text, "set cs_ip of the site, or check one with --cs-ip")
     try:
-        status = ask_system(address, toolkit)
+        status = ask_system(address, toolkit, certs)
     except SystemQueryError as error:
         return Finding("CS system", "fail", str(error), _START)
     system = f"{status['name']} {status['version']}"
@@ -158,6 +158,33 @@ def system_finding(address: str, toolkit: Toolkit) -> Finding:
         )
     return Finding("CS system", "ok", text)
 
+
+def certificate_findings(directory: str) -> Iterator[Finding]:
+    """Check the user's certificate, if the site has any: it must be readable, and not end soon."""
+    if not directory:
+        return
+    from cs_toolkit.certificates import EXPIRY_NOTICE_DAYS, check_issuer, read_certificate
+    from cs_toolkit.tls import Credentials
+
+    try:
+        credentials = Credentials(Path(directory))
+        certificate = read_certificate(credentials.certificate)
+        problem = check_issuer(credentials.certificate, credentials.ca)
+    except ToolkitError as error:
+        text, _, advice = str(error).partition("; expected ")
+        yield Finding("certificate", "fail", text, f"expected {advice}" if advice else _ISSUE)
+        return
+    days, end = certificate.days_left(), f"{certificate.not_after:%Y-%m-%d}"
+    who = f"{certificate.identity} in {directory}"
+    if problem or days < 0:
+        yield Finding("certificate", "fail", f"{who}: {problem or f'ended on {end}'}", _ISSUE)
+    elif days < EXPIRY_NOTICE_DAYS:
+        yield Finding("certificate", "note", f"{who} ends on {end}, in {days:.0f} days", _ISSUE)
+    else:
+        yield Finding("certificate", "ok", f"{who}, until {end}")
+
+
+_ISSUE = "ask the administrator for a new one (cs_system certs issue CA --user=NAME --force)"
 
 _START = "start it ('cs_system serve'), or correct cs_ip of the site"
 

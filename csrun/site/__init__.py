@@ -39,6 +39,7 @@ class Site:
         mount_dirs: absolute directories that every container mounts.
         cs_ip: address of the CS system, in the form of the programs' --cs_ip.
         peer_timeout_s: seconds of silence after which a peer counts as lost; None for the default.
+        certs: absolute directory of the user's certificate for TLS with the CS system; empty for none.
         sections: settings of schedulers that are set, by name of the scheduler and of the setting.
     """
 
@@ -54,6 +55,7 @@ class Site:
     mount_dirs: tuple[str, ...] = ()
     cs_ip: str = ""
     peer_timeout_s: float | None = None
+    certs: str = ""
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

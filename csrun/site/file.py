@@ -93,6 +93,11 @@ class GeneralSettings(_Section):
         description="Seconds for which a task, a node or the CS system may be silent until it counts as "
         "lost. Default: 60.",
     )
+    certs: Annotated[str, _check(values.check_user_directory)] = Field(
+        "",
+        description="Directory of the user's certificate for encrypted connections to the CS system: an "
+        "absolute path, or one that begins with ~/ for the home of each user.",
+    )
 
 
 def site_file_model() -> type[BaseModel]:

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from cs_toolkit.liveness import PEER_TIMEOUT_VARIABLE, parse_peer_timeout
@@ -36,6 +37,11 @@ def check_path(text: str) -> str:
     if text and (not text.startswith("/") or not text.isprintable()):
         raise ValueError("expected an absolute path, one that starts with '/'")
     return text
+
+
+def check_user_directory(text: str) -> str:
+    """Check an absolute path or one below the user's home, which is returned as an absolute path."""
+    return check_path(str(Path(text).expanduser()) if text.startswith("~/") else text)
 
 
 def check_mount_dir(text: str) -> str:
@@ -121,6 +127,7 @@ _GENERAL: Mapping[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     ),
     "cs_ip": (("CS_IP",), check_address),
     "peer_timeout_s": ((PEER_TIMEOUT_VARIABLE,), parse_peer_timeout),
+    "certs": (("CS_CERTS",), check_user_directory),
 }
 
 

@@ -108,7 +108,8 @@ def containerize(
         return command
     image = Path(site.container_image)
     # A program in / sees the root directory of the image.
-    binds = bind_directories([*([] if cwd == Path("/") else [cwd]), *site.mount_dirs, *directories])
+    more = [site.certs] if site.certs else []
+    binds = bind_directories([*([] if cwd == Path("/") else [cwd]), *site.mount_dirs, *directories, *more])
     # The image is inspected from this machine; one that only other machines see is used as it is.
     if site.container == "charliecloud":
         binds = _mount_points(image, binds) if "/" not in binds else binds

@@ -34,6 +34,9 @@ FOREIGN_VARIABLES = (
 # Further variables that name files of the host, which a program in a container does not see.
 CONTAINER_VARIABLES = ("LD_PRELOAD", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")
 
+# Names the directory of the user's certificate (`cs_toolkit.tls` has the same name, and imports ssl).
+CERTS_VARIABLE = "CS_CERTS"
+
 # Names the CS system for programs whose command line does not.
 SYSTEM_VARIABLE = "CS_IP"
 
@@ -124,10 +127,7 @@ def program_environment(
         values[USER_PATHS_VARIABLE] = user_paths
     if toolkit.import_root is not None:
         values["PYTHONPATH"] = str(toolkit.import_root)
-    if site.cs_ip:
-        values[SYSTEM_VARIABLE] = site.cs_ip
-    if site.peer_timeout_s is not None:
-        values[PEER_TIMEOUT_VARIABLE] = f"{site.peer_timeout_s:g}"
+    values |= _site_variables(site)
     # Those of an enclosing job are unset: a program of csrun_cpu is not a task, and csrun_wse sets its own.
     candidates = (*FOREIGN_VARIABLES, "TF_CONFIG", *JOB_VARIABLES)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
@@ -139,13 +139,17 @@ def _container_environment(environment: Mapping[str, str], site: Site) -> Enviro
     if not environment.get("USER"):
         # ch-run refuses to start without USER, which batch jobs and cron do not set.
         values["USER"] = environment.get("LOGNAME") or f"uid{os.getuid()}"
-    if site.cs_ip:
-        values[SYSTEM_VARIABLE] = site.cs_ip
-    if site.peer_timeout_s is not None:
-        values[PEER_TIMEOUT_VARIABLE] = f"{site.peer_timeout_s:g}"
+    values |= _site_variables(site)
     launchers = ("TF_CONFIG", *JOB_VARIABLES, PYTHON_VARIABLE, USER_PATHS_VARIABLE)
     candidates = (*FOREIGN_VARIABLES, *CONTAINER_VARIABLES, *launchers)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
+
+
+def _site_variables(site: Site) -> dict[str, str]:
+    """Return the variables for the site's CS system: address, the user's certificate, liveness."""
+    timeout = "" if site.peer_timeout_s is None else f"{site.peer_timeout_s:g}"
+    named = {SYSTEM_VARIABLE: site.cs_ip, CERTS_VARIABLE: site.certs, PEER_TIMEOUT_VARIABLE: timeout}
+    return {name: value for name, value in named.items() if value}
 
 
 def unset_notice(environment: Mapping[str, str], change: EnvironmentChange) -> str | None:

@@ -69,6 +69,7 @@ GUIDES = (
     Guide("docs/port-tensorflow.md", program=0, place=EMPTY),
     Guide("docs/pytorch.md", place=CHECKOUT),
     Guide("docs/replicas.md", place=CHECKOUT),
+    Guide("docs/security.md"),
     Guide("docs/site-configuration.md", place=CHECKOUT),
     Guide("docs/slurm.md", nodes=4),
     Guide("docs/weight-streaming.md"),

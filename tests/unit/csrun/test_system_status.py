@@ -33,7 +33,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Record the query, and return the answer of the system."""
     said: list[Any] = [IDLE]
 
-    def ask(address: str, toolkit: Toolkit) -> Any:
+    def ask(address: str, toolkit: Toolkit, certs: str) -> Any:
         said.append(address)
         if isinstance(said[0], Exception):
             raise said[0]

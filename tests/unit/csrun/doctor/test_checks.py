@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from cs_toolkit.certificates import Authority, create_authority
+from cs_toolkit.tls import Identity
 from csrun.doctor import Finding, line, to_json, verdict
+from csrun.doctor.machine import certificate_findings
 from csrun.doctor.nodes import Answer, NodeAccess, ProbeRun, probe_findings, probe_nodes
 from csrun.schedulers.slurm.checks import (
     is_busy,
@@ -178,12 +182,17 @@ def test_invalid_times_are_no_limit(text: str) -> None:
 
 
 UNAUTHENTICATED = """
-import os, socket, sys
+import os, socket, ssl, sys
+from contextlib import suppress
 
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 for data in (b"GET / HTTP/1.1\\n", b"[" * 60_000 + b"\\n", b'{"secret": "guessed"}\\n'):
-    with socket.create_connection(("127.0.0.1", int(sys.argv[-2]))) as sock:
-        sock.sendall(data)
-        sock.recv(1)
+    for encrypts in (False, True):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", int(sys.argv[-2]))) as sock:
+            peer = context.wrap_socket(sock) if encrypts else sock
+            peer.sendall(data)
+            peer.recv(1)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
@@ -193,3 +202,29 @@ def test_unauthenticated_peers_do_not_disturb_the_probe(tmp_path: Path) -> None:
     access = NodeAccess(prefix, 1, os.environ, read_place, None, "", is_busy, shorten_error, "")
     run = probe_nodes(access, this_toolkit(), tmp_path, ())
     assert [(answer.shared, answer.missing) for answer in run.answers] == [(True, ())]
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "text"), [(300, "ok", "until"), (29, "note", "in 29 days"), (-1, "fail", "ended on")]
+)
+def test_end_of_the_certificate(tmp_path: Path, days: int, level: str, text: str) -> None:
+    create_authority(tmp_path, "lab")
+    begin = datetime.now(UTC) + timedelta(days=min(0, days) - 1)
+    length = days + 1 if days > 0 else 1
+    identity = Identity("alice", "user")
+    Authority(tmp_path).issue(tmp_path / "alice", identity, days=length, now=begin)
+    (finding,) = certificate_findings(str(tmp_path / "alice"))
+    assert (finding.level, text in finding.text) == (level, True), finding
+    assert finding.text.startswith("user alice in")
+    assert bool(finding.advice) == (level != "ok")
+
+
+def test_certificate_that_others_may_read_or_that_is_missing(tmp_path: Path) -> None:
+    assert list(certificate_findings("")) == []
+    (finding,) = certificate_findings(str(tmp_path))
+    assert (finding.level, "No such file" in finding.text) == ("fail", True)
+    create_authority(tmp_path, "lab")
+    Authority(tmp_path).issue(tmp_path / "alice", Identity("alice", "user"))
+    (tmp_path / "alice" / "key.pem").chmod(0o644)
+    (finding,) = certificate_findings(str(tmp_path / "alice"))
+    assert (finding.level, finding.advice) == ("fail", f"expected 0600: chmod 600 {tmp_path}/alice/key.pem")

@@ -53,6 +53,7 @@ container_options: [--no-home, --env, "A=b c"]
 mount_dirs: [/data, /home, /data]
 cs_ip: 192.0.2.7:9000
 peer_timeout_s: 90
+certs: ~/certs
 gres_resource: --gres=gres:cs:cerebras:1
 gres_node: sdf-1
 licence: --licenses=cs:1
@@ -75,6 +76,7 @@ FULL_SITE = Site(
     mount_dirs=("/data", "/home"),
     cs_ip="192.0.2.7:9000",
     peer_timeout_s=90.0,
+    certs=str(Path.home() / "certs"),
     sections={
         "slurm": {
             "gres_resource": "cs:cerebras:1",
@@ -112,6 +114,7 @@ def test_every_variable_arrives_with_its_name() -> None:
         "MOUNT_DIRS": ",/data,, /home,/data,",
         "CS_IP": "192.0.2.7:9000",
         "CS_PEER_TIMEOUT_S": "90",
+        "CS_CERTS": "~/certs",
         "GRES_RESOURCE": "gres:cs:cerebras:1",
         "GRES_NODE": "sdf-1",
         "CSRUN_LICENCE": "cs:1",
@@ -247,6 +250,7 @@ WRONG = {
     "GRES_RESOURCE": ["cs 1", "cs:1;rm", ":1", "cs:1:2:3"],
     "GRES_NODE": ["a b", "a,b"],
     "CSRUN_LICENCE": ["cs 1", "cs:x"],
+    "CS_CERTS": ["certs", "~bob/certs"],
     "CS_IP": ["a b", "host:", "host:x", "host:65536", ":9000"],
     "CSRUN_PARTITION": ["a b"],
     "CSRUN_TIME_LIMIT": ["1h", "1:2:3:4", "-1", "1:99", "1.5"],

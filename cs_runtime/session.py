@@ -154,7 +154,8 @@ def _load(
         seconds = reservation.program()
     log.info("Fabric programmed: this took %.1f seconds.", seconds)
     with timeline.phase("initial state"):
-        state = front_end.initial_state()
+        with reservation.activity("computing the initial state"):
+            state = front_end.initial_state()
         with log_while_blocked("take the initial state"):
             reservation.put_state(state)
     # Inference always reads its input from the start, regardless of the checkpoint's step.

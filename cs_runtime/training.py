@@ -154,7 +154,8 @@ class TrainingRun:
     def checkpoint(self) -> bool:
         """Let the front end write a checkpoint of the current state; return True if it asks to stop."""
         self.finish_checkpoint()
-        with self._timeline.phase("checkpoint"):
+        writing = self.session.reservation.activity("writing a checkpoint")
+        with self._timeline.phase("checkpoint"), writing:
             return self._front_end.save(self.step, self.state())
 
     def start_checkpoint(self) -> bool:

@@ -233,6 +233,8 @@ def serve(
     from cs_system.swarmx.membership import find_group
     from cs_toolkit.fabric import FabricError, load_fabric
 
+    # For the processes that this one starts: wafers, MemoryX.
+    os.environ[PEER_TIMEOUT_VARIABLE] = f"{peer_timeout_s:g}"
     set_up_logging()
     try:
         group = find_group(wafers, group_file, os.environ)

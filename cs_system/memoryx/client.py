@@ -20,7 +20,6 @@ from cs_system.engine.base import Executables
 from cs_system.errors import CsSystemError, ExecutionError, MemoryxError
 from cs_system.memoryx.config import MemoryxAddress
 from cs_system.memoryx.protocol import (
-    HEARTBEAT_TIMEOUT_S,
     FrameType,
     Header,
     ModelDescription,
@@ -39,6 +38,7 @@ from cs_system.memoryx.weights import (
     wait_for_item,
 )
 from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
+from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.step import StepInterface, TensorSpec
 
 # Capacity of the queue of frames to send.
@@ -64,7 +64,7 @@ class MemoryxClient(WeightStream):
         on_failure: Called with the error when the connection fails, unless this side closes it.
         on_partial: Called with a round and the contributions of the gradients there to the other parts.
         maps_files: Whether to map the files of a MemoryX on the same machine.
-        heartbeat_timeout_s: Time without a heartbeat after which MemoryX counts as lost.
+        peer_timeout_s: Silence after which MemoryX counts as lost.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class MemoryxClient(WeightStream):
         on_failure: OnFailure,
         on_partial: OnPartial,
         maps_files: bool = True,
-        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+        peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S,
     ) -> None:
-        super().__init__(address, secret, shard, on_failure, maps_files, heartbeat_timeout_s)
+        super().__init__(address, secret, shard, on_failure, maps_files, peer_timeout_s)
         self._opening: Future[None] = Future()
         self._on_partial = on_partial
         self._answers: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
@@ -261,7 +261,7 @@ class StateReader:
         self._lock = threading.Lock()
         connection = connect_memoryx(address)
         try:
-            self._channel = greet(connection, secret, HEARTBEAT_TIMEOUT_S)
+            self._channel = greet(connection, secret, DEFAULT_PEER_TIMEOUT_S)
             self._channel.send(FrameType.READ, 0, name.encode())
         except ConnectionError as error:
             connection.close()
@@ -373,7 +373,7 @@ class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
         addresses: Host and port of each process.
         secret: Their secret.
         maps_files: Whether to map the files of a MemoryX on the same machine.
-        heartbeat_timeout_s: Time without a heartbeat after which a process counts as lost.
+        peer_timeout_s: Silence after which a process counts as lost.
 
     Raises:
         MemoryxError: nothing answers at an address.
@@ -385,7 +385,7 @@ class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
         addresses: Sequence[MemoryxAddress],
         secret: str,
         maps_files: bool = True,
-        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+        peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S,
     ) -> None:
         super().__init__(schedule, addresses)
         self._contributions: dict[int, dict[int, np.ndarray]] = {}
@@ -395,9 +395,7 @@ class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
             for address, part in zip(self.addresses, self.parts, strict=True):
                 handler = partial(self._merge_partials, part)
                 self._streams.append(
-                    MemoryxClient(
-                        address, secret, part, self._fail_all, handler, maps_files, heartbeat_timeout_s
-                    )
+                    MemoryxClient(address, secret, part, self._fail_all, handler, maps_files, peer_timeout_s)
                 )
         except CsSystemError:
             self.close()
@@ -468,14 +466,22 @@ class ShardedListener(_ShardedStreams[WeightListener]):
         addresses: Host and port of each process.
         secret: Their secret.
         name: Name of the model.
+        peer_timeout_s: Silence after which a process counts as lost.
     """
 
     def __init__(
-        self, schedule: Schedule, addresses: Sequence[MemoryxAddress], secret: str, name: str
+        self,
+        schedule: Schedule,
+        addresses: Sequence[MemoryxAddress],
+        secret: str,
+        name: str,
+        peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S,
     ) -> None:
         super().__init__(schedule, addresses)
         for address, part in zip(self.addresses, self.parts, strict=True):
-            self._streams.append(WeightListener(address, secret, part, self._fail_all))
+            self._streams.append(
+                WeightListener(address, secret, part, self._fail_all, peer_timeout_s=peer_timeout_s)
+            )
             self._streams[-1].join(name)
 
     def begin(self, inputs: Arrays) -> None:

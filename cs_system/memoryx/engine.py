@@ -18,7 +18,6 @@ from cs_system.errors import CsSystemError, ExecutionError, ProgramError
 from cs_system.memoryx.client import ShardedMemoryx, ShardedReader
 from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
 from cs_system.memoryx.layered import LayeredEngine
-from cs_system.memoryx.protocol import HEARTBEAT_TIMEOUT_S
 from cs_system.memoryx.weights import Transfer
 from cs_toolkit.layered_step import Schedule, Update, traffic
 from cs_toolkit.step import CompiledStep, TensorSpec
@@ -67,7 +66,6 @@ class StreamedEngine(LayeredEngine):
         schedule: Schedule of the step.
         data: Bytes of its executables, by their names.
         memoryx: Where weights and optimizer state are stored.
-        heartbeat_timeout_s: Time without a heartbeat after which MemoryX counts as lost.
     """
 
     def __init__(
@@ -76,11 +74,9 @@ class StreamedEngine(LayeredEngine):
         schedule: Schedule,
         data: Mapping[str, bytes],
         memoryx: MemoryxConfig,
-        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         super().__init__(step.interface, schedule)
         self._step, self._data, self._config = step, data, memoryx
-        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._traffic = traffic(schedule)
         self._layers: Layers | None = None
         self.started_processes: list[MemoryxProcess] = []
@@ -94,7 +90,7 @@ class StreamedEngine(LayeredEngine):
             # Connected first, so that both sides compile their functions at the same time.
             addresses, self.started_processes, secret = start_memoryx(self._config, self._schedule)
             client = ShardedMemoryx(
-                self._schedule, addresses, secret, self._config.maps_files, self._heartbeat_timeout_s
+                self._schedule, addresses, secret, self._config.maps_files, self._config.peer_timeout_s
             )
             name = secrets.token_hex(16)
             client.open(select_executables(self._step, self._data, self._schedule.memory_calls()), name)

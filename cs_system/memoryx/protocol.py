@@ -93,9 +93,6 @@ HEARTBEAT_INTERVAL_S = 1.0
 # A process that has been silent for this long is reported.
 UNRESPONSIVE_S = 5.0
 
-# A process that has been silent for this long is ended. Less than the 100 s after which JAX aborts a group.
-HEARTBEAT_TIMEOUT_S = 60.0
-
 
 class FrameType(IntEnum):
     """The type byte of a frame."""

@@ -20,7 +20,7 @@ import numpy as np
 from cs_system.errors import CsSystemError, MemoryxError
 from cs_system.memoryx.config import MemoryxAddress
 from cs_system.memoryx.protocol import (
-    HEARTBEAT_TIMEOUT_S,
+    HEARTBEAT_INTERVAL_S,
     MAX_TEXT_BYTES,
     UNRESPONSIVE_S,
     FrameChannel,
@@ -34,6 +34,7 @@ from cs_system.memoryx.protocol import (
 from cs_system.memoryx.store import SharedFiles, SharedModel, always_streamed
 from cs_system.security import client_credentials
 from cs_toolkit.layered_step import Shard
+from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
 from cs_toolkit.tls import CredentialsError
 from cs_toolkit.tls_connection import TlsError, connect
 from cs_toolkit.wire import Connection, name_of
@@ -85,7 +86,7 @@ class WeightStream:
         shard: Part of the step that is stored there.
         on_failure: Called with the error when the connection fails, unless this side closes it.
         maps_files: Whether to map the files of a MemoryX on the same machine.
-        heartbeat_timeout_s: Time without a heartbeat after which MemoryX counts as lost.
+        peer_timeout_s: Silence after which MemoryX counts as lost.
 
     Attributes:
         address: Host and port of MemoryX.
@@ -105,10 +106,10 @@ class WeightStream:
         shard: Shard,
         on_failure: OnFailure,
         maps_files: bool = True,
-        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+        peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S,
     ) -> None:
         self.address = address
-        self._secret, self._timeout_s = secret, heartbeat_timeout_s
+        self._secret, self._timeout_s = secret, peer_timeout_s
         self._maps_files = maps_files
         self._threads: list[threading.Thread] = []
         self.transfer = Transfer()
@@ -116,7 +117,7 @@ class WeightStream:
         self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
         self._on_failure = on_failure
         self._connection = connect_memoryx(address)
-        self._watchdog = Watchdog(self._name, self._connection, self._on_timeout, heartbeat_timeout_s)
+        self._watchdog = Watchdog(self._name, self._connection, self._on_timeout, peer_timeout_s)
         self._start("watchdog", self._watchdog.watch)
         self._files: SharedModel | None = None
         self._streamed: Sequence[Sequence[int]] = self._traffic.to_wafer
@@ -385,7 +386,7 @@ class Watchdog:
         name: Address of MemoryX, for messages.
         connection: The connection.
         on_timeout: Called with the seconds of silence when the time limit has passed.
-        heartbeat_timeout_s: The time limit.
+        peer_timeout_s: The time limit.
     """
 
     def __init__(
@@ -393,26 +394,25 @@ class Watchdog:
         name: str,
         connection: Connection,
         on_timeout: Callable[[float], None],
-        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+        peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S,
     ) -> None:
         self._name, self._connection, self._on_timeout = name, connection, on_timeout
-        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._peer_timeout_s = peer_timeout_s
         self._expecting_since_s: float | None = None
         self._has_ended = threading.Event()
 
     def watch(self) -> None:
-        """Log when MemoryX becomes silent or answers again, and call `on_timeout`; returns after `end`."""
-        is_silent = False
+        """Log while MemoryX is silent, and call `on_timeout` when it counts as lost; returns after `end`."""
+        silence = SilenceTimer(self._peer_timeout_s, time.monotonic(), _WATCH_INTERVAL_S)
         while not self._has_ended.wait(_WATCH_INTERVAL_S):
-            silence_s = self.silence_s()
-            if silence_s >= self._heartbeat_timeout_s:
-                self._on_timeout(silence_s)
+            if self.silence_s() < HEARTBEAT_INTERVAL_S + _WATCH_INTERVAL_S:
+                if (silence_s := silence.heard(time.monotonic())) is not None:
+                    log.info("MemoryX at %s answers again after %.0f s", self._name, silence_s)
+            elif silence.check(time.monotonic()) and not silence.is_over:
+                log.warning("%s", self._text(silence.silence_s))
+            if silence.is_over:
+                self._on_timeout(silence.silence_s)
                 return
-            if silence_s >= UNRESPONSIVE_S and not is_silent:
-                log.warning("%s", self._text(silence_s))
-            elif is_silent and silence_s < UNRESPONSIVE_S:
-                log.info("MemoryX at %s answers again", self._name)
-            is_silent = silence_s >= UNRESPONSIVE_S
 
     def end(self) -> None:
         """Stop watching."""
@@ -446,5 +446,5 @@ class Watchdog:
     def _text(self, silence_s: float) -> str:
         return (
             f"MemoryX at {self._name} has not answered for {silence_s:.0f} s; "
-            f"the run ends after {self._heartbeat_timeout_s:g} s"
+            f"the run ends after {self._peer_timeout_s:g} s"
         )

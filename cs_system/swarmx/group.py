@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import secrets
 import signal
@@ -30,7 +31,6 @@ from cs_system.memoryx.client import ShardedReader
 from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig, MemoryxProcess, start_memoryx
 from cs_system.memoryx.layered import LayeredEngine
 from cs_system.memoryx.protocol import (
-    HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,
     FrameChannel,
     FrameType,
@@ -40,8 +40,9 @@ from cs_system.messages import samples_per_step
 from cs_system.security import check_system_peer, client_credentials
 from cs_system.swarmx.health import HeartbeatMonitor, StragglerMonitor, WorkReport
 from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
-from cs_system.swarmx.protocol import LOST_S, WaferAssignment, memoryx_key, split_inputs
+from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
+from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.sealing import encrypt
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.tls import Credentials
@@ -94,7 +95,6 @@ class GroupEngine(LayeredEngine):
         memoryx: Where weights and optimizer state are stored.
         count: Number of wafers.
         host_pool: Where they are started.
-        heartbeat_timeout_s: Silence after which a wafer is ended.
 
     Raises:
         ArtifactRefusedError: the batch cannot be shared equally.
@@ -108,7 +108,6 @@ class GroupEngine(LayeredEngine):
         memoryx: MemoryxConfig,
         count: int,
         host_pool: HostPool | None = None,
-        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         samples = samples_per_step(step.interface)
         parts = schedule.micro.count
@@ -120,7 +119,7 @@ class GroupEngine(LayeredEngine):
             )
         super().__init__(step.interface, schedule)
         self._step, self._data, self._config = step, data, memoryx
-        self._count, self._heartbeat_timeout_s = count, heartbeat_timeout_s
+        self._count = count
         self._heartbeats: HeartbeatMonitor | None = None
         self._stragglers: StragglerMonitor | None = None
         self._stop_watching = threading.Event()
@@ -225,7 +224,7 @@ class GroupEngine(LayeredEngine):
         with listen(hosts.listen, 0, waiting) as listener:
             for wafer in hosts.start(listener.getsockname()[1], self._count):
                 self.wafers.append(wafer)
-            self._heartbeats = heartbeats = HeartbeatMonitor(self._count, self._heartbeat_timeout_s)
+            self._heartbeats = heartbeats = HeartbeatMonitor(self._count, self._config.peer_timeout_s)
             self._stragglers = StragglerMonitor(self._count)
             self._stop_watching = stop = threading.Event()
             threading.Thread(
@@ -265,7 +264,7 @@ class GroupEngine(LayeredEngine):
     ) -> None:
         """Log silent and slow wafers, and end a wafer that has been silent for too long."""
         while not stop.wait(_WATCH_INTERVAL_S):
-            heartbeats.log_changes()
+            heartbeats.check()
             stragglers.log_changes()
             overdue, wafers, channels = heartbeats.overdue(), self.wafers, self._channels
             if overdue is not None and channels:
@@ -468,7 +467,7 @@ def _receive_rank(channel: FrameChannel) -> int:
         ConnectionError: it is gone, or silent.
         MemoryxError: it sends another frame.
     """
-    channel.connection.break_when_lost(LOST_S)
+    channel.connection.break_when_lost(round(peer_timeout_s(os.environ)))
     header = channel.receive_header(time.monotonic() + _TOKEN_TIMEOUT_S)
     # No time limit from here on: `HeartbeatMonitor` finds wafers that are silent.
     channel.connection.limit_receive(None)

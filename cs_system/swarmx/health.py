@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 
 from cs_system.engine.base import Utilization
 from cs_system.memoryx.protocol import UNRESPONSIVE_S
+from cs_toolkit.liveness import SilenceTimer
 
 log = logging.getLogger("cs_system.server")
 
@@ -40,60 +41,49 @@ class HeartbeatMonitor:
 
     Args:
         count: Number of wafers.
-        heartbeat_timeout_s: Silence after which a wafer is ended.
+        peer_timeout_s: Silence after which a wafer is ended.
     """
 
-    def __init__(self, count: int, heartbeat_timeout_s: float) -> None:
+    def __init__(self, count: int, peer_timeout_s: float) -> None:
         self._count = count
-        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._lock = threading.Lock()
-        self._heard_s = [time.monotonic()] * count
-        self._named: set[int] = set()
+        now_s = time.monotonic()
+        self._silences = [SilenceTimer(peer_timeout_s, now_s) for _ in range(count)]
 
     def record(self, rank: int) -> None:
         """Record a message of a wafer."""
         with self._lock:
-            silence_s = time.monotonic() - self._heard_s[rank]
-            self._heard_s[rank] = time.monotonic()
-            was_named = rank in self._named
-            self._named.discard(rank)
-        if was_named:
+            silence_s = self._silences[rank].heard(time.monotonic())
+        if silence_s is not None:
             log.info("%s answers again after %.0f s", self._name(rank), silence_s)
 
     def unresponsive(self) -> str | None:
         """Describe the wafer that has been silent for seconds, or None."""
-        rank, silence_s = self._longest()
-        if silence_s < UNRESPONSIVE_S:
-            return None
-        return (
-            f"{self._name(rank)} has not answered for {silence_s:.0f} s; "
-            f"the run ends after {self._heartbeat_timeout_s:g} s"
-        )
+        rank, silence = self._longest()
+        return None if silence.silence_s < UNRESPONSIVE_S else self._text(rank, silence)
 
     def overdue(self) -> tuple[int, float] | None:
         """Return the wafer that is to be ended, with the seconds of its silence, or None."""
-        rank, silence_s = self._longest()
-        return (rank, silence_s) if silence_s >= self._heartbeat_timeout_s else None
+        rank, silence = self._longest()
+        return (rank, silence.silence_s) if silence.is_over else None
 
-    def log_changes(self) -> None:
-        """Log wafers that have become silent."""
+    def check(self) -> None:
+        """Update the silences, and log those that are due; to be called about twice a second."""
         with self._lock:
             now_s = time.monotonic()
-            new = {rank for rank, heard_s in enumerate(self._heard_s) if now_s - heard_s >= UNRESPONSIVE_S}
-            new -= self._named
-            self._named |= new
-        for rank in sorted(new):
-            log.warning(
-                "%s has not answered for %g s; the run ends after %g s",
-                self._name(rank),
-                UNRESPONSIVE_S,
-                self._heartbeat_timeout_s,
-            )
+            due = [rank for rank, silence in enumerate(self._silences) if silence.check(now_s)]
+        for rank in due:
+            log.warning("%s", self._text(rank, self._silences[rank]))
 
-    def _longest(self) -> tuple[int, float]:
-        with self._lock:
-            rank = min(range(self._count), key=self._heard_s.__getitem__)
-            return rank, time.monotonic() - self._heard_s[rank]
+    def _longest(self) -> tuple[int, SilenceTimer]:
+        rank = max(range(self._count), key=lambda rank: self._silences[rank].silence_s)
+        return rank, self._silences[rank]
+
+    def _text(self, rank: int, silence: SilenceTimer) -> str:
+        return (
+            f"{self._name(rank)} has not answered for {silence.silence_s:.0f} s; "
+            f"the run ends after {silence.timeout_s:g} s"
+        )
 
     def _name(self, rank: int) -> str:
         return f"CS system {rank + 1} of {self._count}"

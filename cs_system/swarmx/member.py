@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import socket
 import threading
@@ -34,8 +35,9 @@ from cs_system.memoryx.protocol import (
     greet,
 )
 from cs_system.swarmx.health import WorkReport
-from cs_system.swarmx.protocol import LOST_S, WaferAssignment, memoryx_key, split_inputs
+from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
+from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.sealing import decrypt
 from cs_toolkit.tls import Credentials
 from cs_toolkit.tls_connection import connect
@@ -45,6 +47,7 @@ _MAX_EXECUTABLE_BYTES = 2 << 30
 _GREETING_S = 60.0
 _AXIS = "csx"
 _POLL_S = 0.01
+_JAX_HEARTBEAT_S = 100
 
 # JAX has no annotation for it.
 _block_until_ready: Callable[[Any], Any] = jax.block_until_ready
@@ -67,7 +70,7 @@ def serve(address: tuple[str, int], token: str, rank: int, credentials: Credenti
         credentials: For TLS with the system; None: without TLS.
     """
     with connect(address, credentials=credentials) as connection:
-        connection.break_when_lost(LOST_S)
+        connection.break_when_lost(round(peer_timeout_s(os.environ)))
         try:
             channel = greet(connection, token, _GREETING_S)
             channel.send(FrameType.JOIN, rank)
@@ -139,10 +142,13 @@ class _Wafer:
         self._traffic = traffic(self._schedule)
         assignment = self._assignment
         secret = decrypt(assignment.encrypted_secret, memoryx_key(self._token))
+        timeout_s = peer_timeout_s(os.environ)
         if assignment.rank:
-            self._stream = ShardedListener(self._schedule, assignment.memoryx, secret, assignment.model)
+            self._stream = ShardedListener(
+                self._schedule, assignment.memoryx, secret, assignment.model, timeout_s
+            )
         else:
-            client = ShardedMemoryx(self._schedule, assignment.memoryx, secret)
+            client = ShardedMemoryx(self._schedule, assignment.memoryx, secret, peer_timeout_s=timeout_s)
             functions = select_executables(self._step, self._data, self._schedule.memory_calls())
             client.open(functions, assignment.model, assignment.count - 1)
             self._stream = client
@@ -295,7 +301,9 @@ class GroupDevices:
             wait_for_listener(meeting)  # if nobody listens, the error comes from JAX
         elif is_loopback(meeting.host):
             options["coordinator_bind_address"] = coordinator
-        _initialize(coordinator, count, rank, **options)
+        # JAX aborts a group after this time; a wafer that is silent for less may return.
+        heartbeat_s = max(_JAX_HEARTBEAT_S, round(2 * peer_timeout_s(os.environ)))
+        _initialize(coordinator, count, rank, heartbeat_timeout_seconds=heartbeat_s, **options)
         mesh = Mesh(np.array(_devices()), (_AXIS,))
         self.whole: Any = NamedSharding(mesh, _PartitionSpec())
         self.by_sample: Any = NamedSharding(mesh, _PartitionSpec(_AXIS))

@@ -19,6 +19,7 @@ that of a run is derived from the group's token and the random name of the run.
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
@@ -28,6 +29,7 @@ from cs_system.memoryx.config import MemoryxAddress
 from cs_system.messages import step_from_wire, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit import __version__ as TOOLKIT_VERSION
+from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.wire import (
     Connection,
@@ -43,8 +45,6 @@ from cs_toolkit.wire import (
 
 HANDSHAKE_S = 5.0
 _MAX_LINE_BYTES = 4096
-# A host that has been silent for this long, in seconds, counts as lost.
-LOST_S = 6
 
 
 class Channel:
@@ -55,7 +55,7 @@ class Channel:
     """
 
     def __init__(self, connection: Connection) -> None:
-        connection.break_when_lost(LOST_S)
+        connection.break_when_lost(round(peer_timeout_s(os.environ)))
         self._lines = LineChannel(connection, _MAX_LINE_BYTES)
         # The address of this machine that the other end is connected to.
         self.own_host = connection.own_host

@@ -9,7 +9,6 @@ import numpy as np
 
 from cs_system.engine.base import Engine
 from cs_system.memoryx.config import MemoryxConfig
-from cs_system.memoryx.protocol import HEARTBEAT_TIMEOUT_S
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import WaferProcess
 
@@ -17,12 +16,8 @@ from .streamed_steps import Streamed
 
 
 @contextmanager
-def group(
-    stack: Streamed, place: MemoryxConfig, count: int, heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
-) -> Iterator[GroupEngine]:
-    engine = GroupEngine(
-        stack.compiled, stack.schedule, stack.data, place, count, heartbeat_timeout_s=heartbeat_timeout_s
-    )
+def group(stack: Streamed, place: MemoryxConfig, count: int) -> Iterator[GroupEngine]:
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, count)
     try:
         engine.put_state(stack.state)
         yield engine

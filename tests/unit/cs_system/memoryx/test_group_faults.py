@@ -93,7 +93,7 @@ def test_a_wafer_that_hangs_for_a_while_is_named_and_changes_nothing(
                 steps.start()
                 wait_until(engine.unresponsive)
                 told = engine.unresponsive()
-                wait_until(lambda: "CS system 2 of 2 has not answered for 5 s" in caplog.text)
+                wait_until(lambda: "CS system 2 of 2 has not answered for 10 s" in caplog.text)
                 assert not losses
             steps.join()
         assert "CS system 2 of 2 answers again" in caplog.text
@@ -105,7 +105,7 @@ def test_a_wafer_that_hangs_for_a_while_is_named_and_changes_nothing(
 
 
 def test_a_wafer_that_hangs_for_long_is_ended(stack: Streamed, tmp_path: Path) -> None:
-    with group(stack, MemoryxConfig((), tmp_path), 2, heartbeat_timeout_s=8.0) as engine:
+    with group(stack, MemoryxConfig((), tmp_path, peer_timeout_s=8.0), 2) as engine:
         train(engine, stack, 2)
         pids = pids_of(engine)
         with (

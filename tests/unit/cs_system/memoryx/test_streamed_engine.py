@@ -161,8 +161,8 @@ def test_a_hanging_memoryx_is_named_and_ended_after_a_timeout(
 ) -> None:
     monkeypatch.setattr(weights, "UNRESPONSIVE_S", 1.5)
     caplog.set_level("INFO")
-    place = MemoryxConfig((), tmp_path)
-    engine = StreamedEngine(stack.compiled, stack.schedule, stack.data, place, heartbeat_timeout_s=4.0)
+    place = MemoryxConfig((), tmp_path, peer_timeout_s=4.0)
+    engine = StreamedEngine(stack.compiled, stack.schedule, stack.data, place)
     try:
         engine.put_state(stack.state)
         assert engine.unresponsive() is None

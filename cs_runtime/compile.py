@@ -24,7 +24,8 @@ from cs_runtime.program import FrontEnd, StepProgram
 from cs_runtime.progress import Timeline
 from cs_runtime.run_files import write_run_files
 from cs_runtime.terminal import ROWS, format_by_family, print_report, shorten_report
-from cs_system.client import SystemClient, parse_address
+from cs_system.address import parse_addresses
+from cs_system.client.pool import SystemPool
 from cs_toolkit import __version__
 from cs_toolkit.execution_options import OptionError, Streaming
 from cs_toolkit.fabric import Fabric, load_fabric
@@ -63,9 +64,10 @@ def target_of(settings: RunSettings) -> Target:
         raise CallError(str(error)) from None
     if settings.cs_ip is None:
         return Target(load_fabric(settings.fabric))
-    with SystemClient(parse_address(settings.cs_ip)) as client:
-        info = client.info()
+    infos = SystemPool(parse_addresses(settings.cs_ip)).statuses()
     count = settings.options.share.wafers
+    # The systems of a pool should have one fabric; the others are skipped when the job reserves one.
+    info = next((info for info in infos if info.num_csx >= count), infos[0])
     if count > info.num_csx:
         raise CallError(
             f"num_csx is {count}, the CS system at {info.address} has {info.num_csx}; ask for "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,9 @@ from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, State, StepCheck, StepProgram, check_steps
 from cs_runtime.progress import Timeline
 from cs_runtime.terminal import WaitLog, log_while_blocked
-from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
+from cs_system.address import parse_addresses
+from cs_system.client import Reservation, StepOutputs
+from cs_system.client.pool import Requirements, SystemPool
 from cs_system.messages import InputIdentity
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.tasks.roles import TaskInfo
@@ -97,11 +100,17 @@ def open_session(
             program = front_end.program()
         compiled = compile_for(program, settings, target, timeline)
     # Reserve after compiling, which needs no system.
-    with SystemClient(parse_address(settings.cs_ip)) as client:
+    requirements = Requirements(
+        target.fabric.model_dump(mode="json"),
+        settings.options.share.wafers,
+        compiled.artifact.estimates.execution,
+    )
+    reserving = SystemPool(parse_addresses(settings.cs_ip)).reserve(
+        task.job_id, task.token, requirements, wait=task.wait, on_wait=WaitLog(log_first=True)
+    )
+    with contextlib.ExitStack() as stack:
         with timeline.phase("wait for the system"):
-            reservation = client.reserve(
-                task.job_id, task.token, wait=task.wait, on_wait=WaitLog(log_first=True)
-            )
+            client, reservation = stack.enter_context(reserving)
         spans = write_spans(task, run, client.read_clock, reservation.fetch_spans)
         with reservation, spans:
             identity = InputIdentity(run, front_end.input_facts())

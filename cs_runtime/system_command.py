@@ -23,7 +23,7 @@ def main() -> None:
         except SiteError as error:
             sys.stderr.write(f"cs_system: error: {error}\n")
             sys.exit(error.exit_code)
-        for name, value in ((SYSTEM_VARIABLE, site.cs_ip), (CERTS_VARIABLE, site.certs)):
+        for name, value in ((SYSTEM_VARIABLE, site.system_addresses), (CERTS_VARIABLE, site.certs)):
             if value:
                 os.environ.setdefault(name, value)
     cs_system_main()

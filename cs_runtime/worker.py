@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice, repeat
 
 from cs_runtime.errors import NoSystemError
@@ -20,7 +19,8 @@ from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError, ProtocolError
 from cs_stream.order import InputOrder
 from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity
-from cs_system.client import join_run, parse_address, read_clock
+from cs_system.address import parse_addresses
+from cs_system.client.pool import SystemPool
 from cs_system.errors import (
     ConnectionLostError,
     InputFailedError,
@@ -55,8 +55,9 @@ def run_worker(source: InputSource, settings: RunSettings, task: TaskInfo, run: 
     if settings.cs_ip is None:
         raise NoSystemError
     try:
-        with write_spans(task, run, partial(read_clock, parse_address(settings.cs_ip))):
-            return open_stream(source, settings, task, run).run()
+        pool = SystemPool(parse_addresses(settings.cs_ip))
+        with write_spans(task, run, pool.read_clock):
+            return open_stream(source, settings, task, run, pool).run()
     except RunOverError as error:
         log.info("%s; this worker was restarted, and continues with the next run", error)
         return SendSummary(batches=0, bytes=0, seconds=0.0, reconnects=0, end="bye")
@@ -111,13 +112,18 @@ class Stream:
         return batches if self.end is None else islice(batches, max(0, self.end - number))
 
 
-def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run: int) -> Stream:
-    """Wait until the chief has opened the input of the run, and prepare to stream into it."""
+def open_stream(
+    source: InputSource, settings: RunSettings, task: TaskInfo, run: int, pool: SystemPool | None = None
+) -> Stream:
+    """Wait until the chief has opened the input of the run, and prepare to stream into it.
+
+    `pool` has the systems of the settings, for a caller that needs to know which of them the job uses.
+    """
     if settings.cs_ip is None:
         raise NoSystemError
+    pool = pool or SystemPool(parse_addresses(settings.cs_ip))
     input_identity = InputIdentity(run, source.input_facts())
-    ticket = join_run(
-        parse_address(settings.cs_ip),
+    ticket = pool.join_run(
         task.job_id,
         task.token,
         JOIN_TIMEOUT_S,

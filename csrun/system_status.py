@@ -59,7 +59,7 @@ def check_system(
     if not address:
         return None
     try:
-        status = ask_system(address, toolkit, certs)
+        statuses = ask_systems(address, toolkit, certs)
     except SystemQueryError as error:
         if not error.asked:
             return str(error)
@@ -69,18 +69,31 @@ def check_system(
             raise
         seen_from = "" if certain else ", seen from this machine"
         return f"{error}{seen_from}"
-    run: Mapping[str, Any] | None = status.get("run")
-    if run is None or only_compiles(command) or not certain:
+    if only_compiles(command) or not certain:
         return None
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["since"]))
-    held = f"the CS system at {address} is busy: held by {run['job']} since {since}"
-    if wait:
-        return f"{held}; the job will wait for it before its first step"
+    problems = [problem for status in statuses if (problem := _problem(status)) is not None]
+    if len(problems) < len(statuses):
+        return None
+    text = "; ".join(problems)
+    if len(problems) > 1:
+        text = f"none of the {len(problems)} CS systems is free: {text}"
+    if wait and all(status.get("run") for status in statuses):
+        return f"{text}; the job will wait for it before its first step"
     if named:
         raise CsrunError(
-            f"{held}; expected a free system: try again later, or wait for it with csrun_wse --wait"
+            f"{text}; expected a free system: try again later, or wait for it with csrun_wse --wait"
         )
-    return held
+    return text
+
+
+def _problem(status: Mapping[str, Any]) -> str | None:
+    """Return why a system takes no job now; None if it does."""
+    run: Mapping[str, Any] | None = status.get("run")
+    if run is not None:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["since"]))
+        return f"the CS system at {status['address']} is busy: held by {run['job']} since {since}"
+    drained_by = status["admission"]["drained_by"]
+    return f"the CS system at {status['address']} is drained by {drained_by}" if drained_by else None
 
 
 def only_compiles(command: Sequence[str]) -> bool:
@@ -104,21 +117,23 @@ class SystemQueryError(CsrunError):
         self.asked = asked
 
 
-def ask_system(address: str, toolkit: Toolkit, certs: str = "") -> Mapping[str, Any]:
-    """Return the status of the system at an address from `cs_system status --json`.
+def ask_systems(addresses: str, toolkit: Toolkit, certs: str = "") -> Sequence[Mapping[str, Any]]:
+    """Return the status of the systems at one or more addresses from `cs_system status --json`.
+
+    Systems that do not answer are left out if another one does.
 
     Args:
-        address: of the system.
+        addresses: of the systems, separated by commas.
         toolkit: with the client of the system.
         certs: directory of the user's certificate; "" for the one that the environment names.
 
     Raises:
-        SystemQueryError: the address is invalid, nothing answers there, or another service does.
+        SystemQueryError: an address is invalid, nothing answers there, or another service does.
     """
     import subprocess  # only here: every start of csrun_cpu loads this module
 
     # A separate process: importing the client with gRPC would slow every launcher down.
-    command = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
+    command = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={addresses}"]
     env = {**os.environ, CERTS_VARIABLE: certs} if certs else None
     # -m searches the current directory first, so it must be the toolkit's.
     cwd = toolkit.import_root or toolkit.bin_dir
@@ -127,20 +142,26 @@ def ask_system(address: str, toolkit: Toolkit, certs: str = "") -> Mapping[str, 
             command, cwd=cwd, env=env, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SystemQueryError(f"the CS system at {address} was not queried: {error}", asked=False) from error
+        raise SystemQueryError(
+            f"the CS system at {addresses} was not queried: {error}", asked=False
+        ) from error
     if done.returncode:
         message = (done.stderr.strip().splitlines() or ["no message"])[-1]
         if not message.startswith(_PREFIX):
-            raise SystemQueryError(f"the CS system at {address} was not queried: {message}", asked=False)
+            raise SystemQueryError(f"the CS system at {addresses} was not queried: {message}", asked=False)
         raise SystemQueryError(message.removeprefix(_PREFIX), done.returncode)
-    answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[0])
-    return answer
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def system_address(command: Sequence[str], default: str = "") -> tuple[str, int] | None:
-    """Return host and port of the CS system of a command: that of --cs_ip, else of `default`, else None."""
+    """Return host and port of the CS system of a command: that of --cs_ip, else of `default`, else None.
+
+    None for several systems: the chief knows which of them the job uses.
+    """
     named = cs_ip_argument(command)
     text = default if named is None else named
+    if "," in text:
+        return None
     host, colon, port = text.strip().rpartition(":")
     if not colon or "]" in port or (text.count(":") > 1 and not text.startswith("[")):  # IPv6 without a port
         host, port = text.strip(), str(PORT)

@@ -62,7 +62,7 @@ def _examine(launcher: str | None, cs_ip: str, nodes: int | None, *, probe: bool
     if not scheduler.has_nodes or site.container == "none":  # otherwise only the nodes need it
         yield machine.python_finding(os.environ, toolkit, site, cwd)
         yield machine.container_finding(os.environ, toolkit, site, cwd)
-    yield machine.system_finding(cs_ip or site.cs_ip, toolkit, site.certs)
+    yield from machine.system_findings(cs_ip or site.system_addresses, toolkit, site.certs)
     yield from machine.certificate_findings(site.certs)
     yield from machine.logs_finding(cwd)
     yield from scheduler.checks(Examination(site, toolkit, cwd, os.environ, nodes, probe))

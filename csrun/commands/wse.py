@@ -331,7 +331,7 @@ def _check_system(
     here = scheduler.job_here(context.environment)
     notice = check_system(
         request.command,
-        context.site.cs_ip,
+        context.site.system_addresses,
         context.toolkit,
         wait=request.wait,
         # The tasks find the system as this process does only if they start here, now.

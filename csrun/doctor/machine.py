@@ -15,7 +15,7 @@ from cs_toolkit.errors import ToolkitError
 from csrun.doctor import Finding
 from csrun.site import Site
 from csrun.site.loading import LoadedSite
-from csrun.system_status import SystemQueryError, ask_system
+from csrun.system_status import SystemQueryError, ask_systems
 from csrun.tasks.command import containerize, require_container
 from csrun.tasks.environment import Toolkit, program_environment, program_python
 
@@ -141,22 +141,27 @@ def container_finding(
     return Finding("container", "ok", f"{site.container}, {site.container_image}{where}")
 
 
-def system_finding(address: str, toolkit: Toolkit, certs: str) -> Finding:
-    """Check that the CS system answers and has this version; `certs` is the directory of a certificate."""
-    if not address:
+def system_findings(addresses: str, toolkit: Toolkit, certs: str) -> Iterator[Finding]:
+    """Check that each CS system answers and has this version; `addresses` are separated by commas.
+
+    `certs` is the directory of a certificate.
+    """
+    if not addresses:
         text = "no address is configured; programs get it with --cs_ip"
-        return Finding("CS system", "note", text, "set cs_ip of the site, or check one with --cs-ip")
-    try:
-        status = ask_system(address, toolkit, certs)
-    except SystemQueryError as error:
-        return Finding("CS system", "fail", str(error), _START)
-    system = f"{status['name']} {status['version']}"
-    text = f"{address} answers: {system}, {status['state']}, fabric {status['fabric']}"
-    if status["version"] != __version__:
-        return Finding(
-            "CS system", "note", text, f"this toolkit is {__version__}: use the same on both sides"
-        )
-    return Finding("CS system", "ok", text)
+        yield Finding("CS system", "note", text, "set cs_ip of the site, or check one with --cs-ip")
+    for address in filter(None, addresses.split(",")):
+        try:
+            (status,) = ask_systems(address, toolkit, certs)
+        except SystemQueryError as error:
+            yield Finding("CS system", "fail", str(error), _START)
+            continue
+        system = f"{status['name']} {status['version']}"
+        text = f"{address} answers: {system}, {status['state']}, fabric {status['fabric']}"
+        if status["version"] != __version__:
+            advice = f"this toolkit is {__version__}: use the same on both sides"
+            yield Finding("CS system", "note", text, advice)
+        else:
+            yield Finding("CS system", "ok", text)
 
 
 def certificate_findings(directory: str) -> Iterator[Finding]:

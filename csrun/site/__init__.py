@@ -38,6 +38,7 @@ class Site:
         container_options: further arguments of the container runtime, in front of the image.
         mount_dirs: absolute directories that every container mounts.
         cs_ip: address of the CS system, in the form of the programs' --cs_ip.
+        systems: addresses of several CS systems, of which a job uses the first free one.
         peer_timeout_s: seconds of silence after which a peer counts as lost; None for the default.
         certs: absolute directory of the user's certificate for TLS with the CS system; empty for none.
         sections: settings of schedulers that are set, by name of the scheduler and of the setting.
@@ -54,9 +55,15 @@ class Site:
     container_options: tuple[str, ...] = ()
     mount_dirs: tuple[str, ...] = ()
     cs_ip: str = ""
+    systems: tuple[str, ...] = ()
     peer_timeout_s: float | None = None
     certs: str = ""
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def system_addresses(self) -> str:
+        """The CS systems of a program that names none, separated by commas; empty for none."""
+        return self.cs_ip or ",".join(self.systems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,13 @@ class GeneralSettings(_Section):
     cs_ip: Annotated[str, _check(values.check_address)] = Field(
         "", description="Address of the CS system: HOST or HOST:PORT."
     )
+    systems: Annotated[tuple[str, ...], BeforeValidator(_list_of_texts), _check(values.check_addresses)] = (
+        Field(
+            (),
+            description="Addresses of several CS systems, instead of cs_ip; a job uses the first free one. "
+            "They should have the same fabric.",
+        )
+    )
     peer_timeout_s: Annotated[float, Field(ge=MIN_PEER_TIMEOUT_S, le=MAX_PEER_TIMEOUT_S)] | None = Field(
         None,
         description="Seconds for which a task, a node or the CS system may be silent until it counts as "

@@ -70,6 +70,9 @@ def load_site(environment: Mapping[str, str], file: Path | None = None) -> Loade
     from_environment, names, environment_errors = read_variables(environment)
     settings.update(from_environment)
     origins.update({name: f"environment {variable}" for name, variable in names.items()})
+    if "systems" in names and "cs_ip" not in names:
+        settings.pop("cs_ip", None)  # of the file, which would take precedence
+        origins["cs_ip"] = DEFAULT
     errors += environment_errors
     errors += _conflicts(settings, origins)
     if errors:
@@ -133,6 +136,8 @@ def _conflicts(settings: Mapping[str, Any], origins: Mapping[str, str]) -> list[
 
 def _notes(site: Site, origins: Mapping[str, str]) -> list[str]:
     notes = []
+    if site.cs_ip and site.systems:
+        notes.append(f"{origins['systems']}: systems has no effect, because cs_ip is set")
     if site.container == "none":
         notes += [
             f"{origins[name]}: {name} has no effect with 'container: none'"

@@ -67,6 +67,18 @@ def check_address(text: str) -> str:
     return text
 
 
+def check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Check several addresses, and remove duplicates."""
+    if any(not text for text in texts):
+        raise ValueError("expected addresses that are not empty")
+    return tuple(dict.fromkeys(check_address(text) for text in texts))
+
+
+def _addresses(text: str) -> str:
+    # The launcher passes the systems of the site in this variable; a launcher inside of a job reads it.
+    return ",".join(check_addresses(tuple(part.strip() for part in text.split(","))))
+
+
 def check_argument(text: str) -> str:
     """Check one argument of a command line: not empty, no control characters."""
     if not text or not text.isprintable():
@@ -125,7 +137,8 @@ _GENERAL: Mapping[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
         ("MOUNT_DIRS",),
         lambda text: check_mount_dirs(tuple(name.strip() for name in text.split(",") if name.strip())),
     ),
-    "cs_ip": (("CS_IP",), check_address),
+    "cs_ip": (("CS_IP",), _addresses),
+    "systems": (("CS_SYSTEMS",), lambda text: tuple(_addresses(text).split(","))),
     "peer_timeout_s": ((PEER_TIMEOUT_VARIABLE,), parse_peer_timeout),
     "certs": (("CS_CERTS",), check_user_directory),
 }

@@ -148,7 +148,11 @@ def _container_environment(environment: Mapping[str, str], site: Site) -> Enviro
 def _site_variables(site: Site) -> dict[str, str]:
     """Return the variables for the site's CS system: address, the user's certificate, liveness."""
     timeout = "" if site.peer_timeout_s is None else f"{site.peer_timeout_s:g}"
-    named = {SYSTEM_VARIABLE: site.cs_ip, CERTS_VARIABLE: site.certs, PEER_TIMEOUT_VARIABLE: timeout}
+    named = {
+        SYSTEM_VARIABLE: site.system_addresses,
+        CERTS_VARIABLE: site.certs,
+        PEER_TIMEOUT_VARIABLE: timeout,
+    }
     return {name: value for name, value in named.items() if value}
 
 

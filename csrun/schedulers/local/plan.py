@@ -43,7 +43,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, launcher: str) -> 
         change=common_environment(request, context),
         tasks=plan_tasks(layout, log_dir, pins, [LOOPBACK] * layout.num_tasks),
         log_dir=log_dir,
-        system=system_address(request.command, context.site.cs_ip),
+        system=system_address(request.command, context.site.system_addresses),
         notices=tuple(_notices(request, context)),
         grace_s=request.grace_s,
         wind_down_s=request.wind_down_s,

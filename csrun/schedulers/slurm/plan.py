@@ -66,7 +66,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
         change=common_environment(request, context),
         tasks=plan_tasks(layout, log_dir),
         log_dir=log_dir,
-        system=system_address(request.command, context.site.cs_ip),
+        system=system_address(request.command, context.site.system_addresses),
         notices=plan_notices(request, context),
         grace_s=request.grace_s,
         wind_down_s=request.wind_down_s,

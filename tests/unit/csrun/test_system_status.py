@@ -16,7 +16,7 @@ from csrun.system_status import (
     Presence,
     SystemQueryError,
     SystemWatch,
-    ask_system,
+    ask_systems,
     check_system,
     only_compiles,
     system_address,
@@ -24,8 +24,9 @@ from csrun.system_status import (
 from csrun.tasks.environment import Toolkit, program_environment, this_toolkit
 
 TRAINS = ("python", "run.py", "--mode=train", "--cs_ip=10.0.0.5")
-IDLE: Mapping[str, Any] = {"run": None}
-BUSY: Mapping[str, Any] = {"run": {"job": "local-7", "since": 0.0}}
+IDLE: Mapping[str, Any] = {"address": "10.0.0.5:9000", "run": None, "admission": {"drained_by": ""}}
+BUSY: Mapping[str, Any] = {**IDLE, "run": {"job": "local-7", "since": 0.0}}
+DRAINED: Mapping[str, Any] = {**IDLE, "address": "10.0.0.6:9000", "admission": {"drained_by": "ada@host"}}
 
 
 @pytest.fixture
@@ -37,9 +38,9 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         said.append(address)
         if isinstance(said[0], Exception):
             raise said[0]
-        return said[0]
+        return said[0] if isinstance(said[0], list) else [said[0]]
 
-    monkeypatch.setattr(module, "ask_system", ask)
+    monkeypatch.setattr(module, "ask_systems", ask)
     return said
 
 
@@ -67,6 +68,22 @@ def test_a_busy_system_is_reported_with_its_job(answer: list[Any]) -> None:
     assert checked((*TRAINS, "--compile_only")) is None
     assert checked(("python", "run.py", "--mode=validate_only", "--cs_ip=10.0.0.5")) is None
     assert checked(certain=False) is None  # the queue of a cluster decides
+
+
+def test_a_pool_is_busy_if_none_of_its_systems_is_free(answer: list[Any]) -> None:
+    answer[0] = [BUSY, IDLE]
+    assert checked(("python", "run.py"), "10.0.0.5,10.0.0.6") is None
+    answer[0] = [BUSY, DRAINED]
+    text = str(checked(("python", "run.py"), "10.0.0.5,10.0.0.6"))
+    assert text.startswith("none of the 2 CS systems is free: the CS system at 10.0.0.5:9000 is busy")
+    assert text.endswith("the CS system at 10.0.0.6:9000 is drained by ada@host")
+    answer[0] = [BUSY, BUSY]
+    assert "the job will wait for it" in str(checked(("python", "run.py"), "10.0.0.5,10.0.0.6", wait=True))
+
+
+def test_the_launcher_watches_no_system_of_a_pool() -> None:
+    assert system_address(("python", "run.py"), "10.0.0.5,10.0.0.6:9001") is None
+    assert system_address(TRAINS, "10.0.0.7,10.0.0.6") == ("10.0.0.5", 9000)
 
 
 def test_a_part_that_does_not_answer_ends_the_job_with_its_name(answer: list[Any]) -> None:
@@ -101,7 +118,7 @@ def test_the_question_is_asked_by_the_client_of_the_system() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     with pytest.raises(SystemQueryError, match=f"no CS system answers at 127.0.0.1:{port}: .*refused"):
-        ask_system(f"127.0.0.1:{port}", this_toolkit())
+        ask_systems(f"127.0.0.1:{port}", this_toolkit())
 
 
 def test_words_that_only_compile() -> None:

@@ -97,7 +97,8 @@ def test_every_key_of_a_file_arrives_with_its_line(tmp_path: Path) -> None:
     loaded = load_site({}, path)
     assert loaded.site == FULL_SITE
     keys = [line.split(":")[0] for line in FULL.splitlines()]
-    assert loaded.origins == {key: f"{path}:{number}" for number, key in enumerate(keys, 1)}
+    lines = {key: f"{path}:{number}" for number, key in enumerate(keys, 1)}
+    assert loaded.origins == {**lines, "systems": "default"}  # which excludes cs_ip
 
 
 def test_every_variable_arrives_with_its_name() -> None:
@@ -126,7 +127,49 @@ def test_every_variable_arrives_with_its_name() -> None:
     }
     loaded = load_site(environment)
     assert loaded.site == FULL_SITE
-    assert list(loaded.origins.values()) == [f"environment {name}" for name in environment]
+    origins = [origin for origin in loaded.origins.values() if origin != "default"]
+    assert origins == [f"environment {name}" for name in environment]
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "addresses"),
+    [
+        ("systems: [a, 'b:9001', a]", {}, "a,b:9001"),
+        ("cs_ip: a", {}, "a"),
+        ("systems: [a, b]", {"CS_IP": "c"}, "c"),
+        ("cs_ip: a", {"CS_SYSTEMS": "b, c"}, "b,c"),
+        # In a task, which has CS_IP from its launcher.
+        ("systems: [a, b]", {"CS_IP": "a,b", "CS_SYSTEMS": "c"}, "a,b"),
+        ("def_nodes: 1", {}, ""),
+    ],
+)
+def test_the_systems_of_a_site(
+    tmp_path: Path, text: str, environment: dict[str, str], addresses: str
+) -> None:
+    assert load_site(environment, site_file(tmp_path, f"{text}\n")).site.system_addresses == addresses
+
+
+def test_systems_next_to_cs_ip_have_no_effect(tmp_path: Path) -> None:
+    path = site_file(tmp_path, "cs_ip: a\nsystems: [b]\n")
+    loaded = load_site({}, path)
+    assert loaded.site.system_addresses == "a"
+    assert loaded.notes == (f"{path}:2: systems has no effect, because cs_ip is set",)
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "problem"),
+    [
+        ("systems: [a, 'b:0']", {}, "expected HOST or HOST:PORT"),
+        ("systems: ['']", {}, "expected addresses that are not empty"),
+        ("systems: a", {}, "expected a list of texts"),
+        ("def_nodes: 1", {"CS_SYSTEMS": "a,,b"}, "expected addresses that are not empty"),
+    ],
+)
+def test_wrong_systems_of_a_site(
+    tmp_path: Path, text: str, environment: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(SiteError, match=problem):
+        load_site(environment, site_file(tmp_path, f"{text}\n"))
 
 
 def test_the_environment_beats_the_file_and_an_empty_variable_sets_nothing(tmp_path: Path) -> None:

@@ -114,6 +114,12 @@ class InputChangedError(RunError):
         )
 
 
+class InputOrderError(RunError):
+    """The order of the input that the user wants is not possible."""
+
+    exit_code = 2
+
+
 class ShardingError(RunError):
     """A worker has to read another share of the input, and the program determines its share by itself."""
 

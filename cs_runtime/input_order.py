@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cs_runtime.errors import InputChangedError, ModelDirError
+from cs_runtime.errors import InputChangedError, InputOrderError, ModelDirError
 from cs_runtime.input_source import Sharding
 from cs_runtime.options import RunSettings
-from cs_stream.order import InputPosition
+from cs_stream.order import InputPosition, even_cursors, pack_schedule, unpack_schedule
 from cs_toolkit.execution_options import AUTO
 from cs_toolkit.files import replace_file
 
@@ -25,6 +25,13 @@ log = logging.getLogger("cs_runtime")
 FILE_NAME = "input_order.jsonl"
 # A program may read its state after every step; of a longer file the newer half is kept.
 _MAX_BYTES = 1 << 20
+
+ORDER_FILE_NAME = "input_order.shards"
+FIXED, FIRST_READY = "fixed", "first-ready"
+_ENTRY_BYTES = 2
+_UNKNOWN = 0xFFFF
+# The order to replay goes in one message, with room for the rest of it.
+_MAX_ORDER_BYTES = 3 << 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class InputRecord:
         position: Place in that order; it is ahead of the step after shards that have ended.
         digest: Order digest of the batches before (`cs_stream.order.OrderDigest`).
         digest_from: First step in the digest; above 0 if earlier ones have no record.
+        cursors: With the order first-ready, the next batch of each shard; else empty.
     """
 
     step: int
@@ -48,15 +56,15 @@ class InputRecord:
     position: int
     digest: str = ""
     digest_from: int = 0
+    cursors: tuple[int, ...] = ()
 
-    @property
-    def place(self) -> InputPosition:
-        """The place in the order, as the system gets it."""
-        return InputPosition(self.shards, self.position, self.digest)
+    def place(self, schedule: bytes = b"") -> InputPosition:
+        """Return the place in the order, as the system gets it, with the order to replay from there on."""
+        return InputPosition(self.shards, self.position, self.digest, self.cursors, schedule)
 
     def at(self, step: int, place: InputPosition) -> InputRecord:
         """Return the record of a later step of the same run."""
-        return replace(self, step=step, position=place.position, digest=place.digest)
+        return replace(self, step=step, position=place.position, digest=place.digest, cursors=place.cursors)
 
 
 def read_record(model_dir: Path, step: int) -> InputRecord | None:
@@ -76,7 +84,8 @@ def _parse(line: str, step: int) -> InputRecord | None:
         if found["step"] != step:
             return None
         names = InputRecord.__dataclass_fields__
-        return InputRecord(**{name: value for name, value in found.items() if name in names})
+        record = InputRecord(**{name: value for name, value in found.items() if name in names})
+        return replace(record, cursors=tuple(map(int, record.cursors)))
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -105,7 +114,97 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
     Raises:
         InputChangedError: The run that wrote the checkpoint had another number of workers, and the program
             determines their shares.
+        InputOrderError: The order first-ready has fewer shards than workers, or the file of an order cannot
+            be replayed.
     """
+    found = _start_record(settings, first_step, workers, sharding)
+    wanted = settings.options.input_order
+    if wanted == FIXED and not found.cursors:
+        return found
+    if found.cursors and wanted == FIXED:
+        log.info("the run began with the order first-ready, which it keeps")
+    if wanted not in (FIXED, FIRST_READY):
+        shards, _ = _read_order(Path(wanted))
+        if first_step and found.cursors and shards != found.shards:
+            raise InputOrderError(f"'{wanted}' has {shards} shards, expected {found.shards} as in this run")
+        found = replace(found, shards=shards)
+    elif not found.cursors and sharding == "global":
+        found = replace(found, shards=max(workers, _wanted_shards(settings)))
+    if workers > found.shards:
+        raise InputOrderError(
+            f"there are {workers} workers and {found.shards} shards; the order first-ready needs a shard for "
+            f"each worker: use {found.shards} worker(s), or set input_shards when training starts"
+        )
+    return replace(found, cursors=found.cursors or even_cursors(found.shards, found.position))
+
+
+def schedule_from(settings: RunSettings, record: InputRecord) -> bytes:
+    """Return the order to replay after a record, as a schedule; empty unless `input_order` is a file."""
+    wanted = settings.options.input_order
+    return b"" if wanted in (FIXED, FIRST_READY) else _read_order(Path(wanted))[1][2 * record.step :]
+
+
+class OrderLog:
+    """The file `input_order.shards`: the shard of every step in the order first-ready.
+
+    The file has numbers of 16 bits, little-endian: the number of shards, then the shard of each step.
+
+    Args:
+        model_dir: Directory of the run.
+        record: Record with which the run begins; entries of later steps are dropped.
+
+    Raises:
+        ModelDirError: The directory is not writable or full.
+    """
+
+    def __init__(self, model_dir: Path, record: InputRecord) -> None:
+        self._path = model_dir / ORDER_FILE_NAME
+        size = _ENTRY_BYTES * (1 + record.step)
+        try:
+            model_dir.mkdir(parents=True, exist_ok=True)
+            known = self._path.read_bytes()[_ENTRY_BYTES:size] if self._path.exists() else b""
+            unknown = pack_schedule([_UNKNOWN]) * ((size - _ENTRY_BYTES - len(known)) // _ENTRY_BYTES)
+            self._path.write_bytes(pack_schedule([record.shards]) + known + unknown)
+        except OSError as error:
+            raise ModelDirError(model_dir, error) from error
+
+    def add(self, shards: bytes) -> None:
+        """Append the shards of the next steps.
+
+        Raises:
+            ModelDirError: The directory is full.
+        """
+        try:
+            with self._path.open("ab") as file:
+                file.write(shards)
+        except OSError as error:
+            raise ModelDirError(self._path.parent, error) from error
+
+
+def _read_order(path: Path) -> tuple[int, bytes]:
+    """Return the number of shards and the schedule in a file that `OrderLog` has written."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputOrderError(
+            f"input_order is '{path}', expected {FIXED}, {FIRST_READY} or a file '{ORDER_FILE_NAME}' of an "
+            f"earlier run ({error.strerror})"
+        ) from error
+    if len(content) > _MAX_ORDER_BYTES or len(content) % _ENTRY_BYTES or len(content) < _ENTRY_BYTES:
+        raise InputOrderError(
+            f"'{path}' has {len(content):,} bytes, expected an even number up to {_MAX_ORDER_BYTES:,}: "
+            f"a file '{ORDER_FILE_NAME}' of an earlier run"
+        )
+    shards, *steps = unpack_schedule(content)
+    if not shards or any(shard >= shards for shard in steps):
+        raise InputOrderError(
+            f"'{path}' does not name a shard below {shards} for every step; expected a file "
+            f"'{ORDER_FILE_NAME}' of a run that had this order from its first step on"
+        )
+    return shards, content[_ENTRY_BYTES:]
+
+
+def _start_record(settings: RunSettings, first_step: int, workers: int, sharding: Sharding) -> InputRecord:
     new = InputRecord(first_step, workers, _new_shards(settings, workers, sharding), sharding, first_step)
     if not first_step:
         return new
@@ -127,7 +226,7 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
         return new
     resumed = replace(before, workers=workers, sharding=sharding)
     if sharding == "global":
-        return replace(resumed, shards=1)
+        return resumed if resumed.cursors else replace(resumed, shards=1)
     if sharding == "shards" or before.shards == workers:
         if before.workers != workers:
             log.info(
@@ -147,15 +246,15 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
         "are repeated and lost, because the program determines what each worker reads",
         *(first_step, workers, before.workers),
     )
-    return replace(resumed, shards=workers, position=first_step)
+    return replace(resumed, shards=workers, position=first_step, cursors=())
 
 
 def _new_shards(settings: RunSettings, workers: int, sharding: Sharding) -> int:
     """Return the number of shards of a run that starts."""
-    wanted = settings.options.input_shards
+    wanted = _wanted_shards(settings)
     if sharding == "global":
         return 1
-    if wanted == AUTO:
+    if not wanted:
         return workers
     if sharding == "program":
         log.warning(
@@ -164,3 +263,9 @@ def _new_shards(settings: RunSettings, workers: int, sharding: Sharding) -> int:
         )
         return workers
     return max(wanted, workers)
+
+
+def _wanted_shards(settings: RunSettings) -> int:
+    """Return the number of shards that the user wants; 0 for auto."""
+    wanted = settings.options.input_shards
+    return 0 if wanted == AUTO else wanted

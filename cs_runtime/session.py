@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cs_runtime.errors import NoSystemError
 from cs_runtime.exits import record_failures
-from cs_runtime.input_order import InputRecord, start_record
+from cs_runtime.input_order import InputRecord, schedule_from, start_record
 from cs_runtime.job_spans import write_spans
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, State, StepCheck, StepProgram, check_steps
@@ -173,5 +173,6 @@ def _load(
         record = start_record(settings, first_step, task.num_workers, front_end.sharding())
     else:
         record = InputRecord(0, task.num_workers, task.num_workers, "program", 0)
-    reservation.open_input(task.num_workers, identity, first_step, record.place)
+    place = record.place(schedule_from(settings, record) if record.cursors else b"")
+    reservation.open_input(task.num_workers, identity, first_step, place)
     return Session(reservation, compiled, target, first_step, state, program.checks, program.every, record)

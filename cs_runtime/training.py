@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cs_runtime import files, run_files
 from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
-from cs_runtime.input_order import InputRecord, append_record
+from cs_runtime.input_order import InputRecord, OrderLog, append_record
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, Observer, State
 from cs_runtime.progress import (
@@ -78,7 +78,9 @@ class TrainingRun:
         self._timeline = timeline
         self._wait_log = WaitLog()
         self._snapshot: StateReader | None = None
-        self._snapshot_record = session.input_record
+        self._snapshot_record = record = session.input_record
+        folder = settings.record_dir or settings.model_dir
+        self._order_log = OrderLog(folder, record) if record.cursors else None
         self.should_stop = False
 
     @property
@@ -121,6 +123,8 @@ class TrainingRun:
                 outputs = self.session.check_outputs(span)
                 record = self.session.input_record
                 self.session.input_record = record.at(span.first_step + span.count, span.position)
+                if self._order_log is not None:
+                    self._order_log.add(span.shards)
                 self.progress.add(outputs)
                 if self._observer.steps(outputs) and not self.should_stop:
                     self.should_stop = True

@@ -17,7 +17,7 @@ from cs_runtime.options import RunSettings
 from cs_runtime.terminal import WaitLog
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError, ProtocolError
-from cs_stream.order import InputOrder
+from cs_stream.order import InputOrder, InputPosition
 from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity
 from cs_system.address import parse_addresses
 from cs_system.client.pool import SystemPool
@@ -79,8 +79,7 @@ class Stream:
     Attributes:
         sender: Sends the batches.
         source: The input of the user's program.
-        order: Order of the input.
-        worker: Index of this worker.
+        share: The part of the input that this worker reads.
         outside: Number of this worker's batches that the program skips by itself, so that the source does
             not count them.
         end: Number of this worker's first batch that the run does not use; None if its number of steps is
@@ -89,8 +88,7 @@ class Stream:
 
     sender: Sender
     source: InputSource
-    order: InputOrder
-    worker: int
+    share: Share
     outside: int
     end: int | None
 
@@ -103,11 +101,12 @@ class Stream:
         return summary
 
     def _batches(self, number: int) -> Iterator[Batch | None]:
+        share = self.share
         batches: Iterator[Batch | None]
-        if self.order.shards == self.order.workers:
-            batches = self.source.batches(number - self.outside)
+        if share.is_one_shard:
+            batches = self.source.batches(share.first_batch + number - self.outside)
         else:
-            batches = read_share(self.source, self.order, self.worker, number)
+            batches = read_share(self.source, share, number)
         # No batch after the end is read: the input may fail there, and some data can be read only once.
         return batches if self.end is None else islice(batches, max(0, self.end - number))
 
@@ -145,8 +144,8 @@ def open_stream(
         credentials=ticket.credentials,
     )
     program_skips = settings.options.program_skips_batches
-    order, first = InputOrder(task.num_workers, ticket.position.shards), ticket.position.position
-    used = order.count_before(task.index, first)
+    share = Share(ticket.position, task.index, task.num_workers)
+    used = share.used_batches
     if program_skips and os.environ.get("CSRUN_RESTARTS"):
         log.warning(
             "this worker was restarted during the run, which began at global step %d, and the program "
@@ -161,43 +160,92 @@ def open_stream(
     return Stream(
         sender,
         source,
-        order,
-        task.index,
+        share,
         outside=used if program_skips else 0,
-        end=order.count_before(task.index, first + min(steps)) if steps else None,
+        end=share.end(min(steps)) if steps else None,
     )
 
 
-def read_share(source: InputSource, order: InputOrder, worker: int, number: int) -> Iterator[Batch | None]:
-    """Read the parts of the shards that belong to a worker, from its batch `number` on, in rotation.
+@dataclass(frozen=True)
+class Share:
+    """The part of the input that a worker reads in a run.
+
+    Attributes:
+        start: Place at which the run begins.
+        worker: Index of the worker.
+        workers: Number of workers.
+    """
+
+    start: InputPosition
+    worker: int
+    workers: int
+
+    @property
+    def order(self) -> InputOrder:
+        """The order of the input, if it is fixed."""
+        return InputOrder(self.workers, self.start.shards)
+
+    @property
+    def is_one_shard(self) -> bool:
+        """True if every worker reads one shard, the one with its own index."""
+        return self.start.shards == self.workers
+
+    @property
+    def first_batch(self) -> int:
+        """The batch of the worker's only shard that it sends as its batch 0."""
+        return self.start.cursors[self.worker] if self.start.is_first_ready else 0
+
+    @property
+    def used_batches(self) -> int:
+        """Number of batches of the worker's shards that earlier runs have used."""
+        if self.start.is_first_ready:
+            return sum(self.start.cursors[self.worker :: self.workers])
+        return self.order.count_before(self.worker, self.start.position)
+
+    def end(self, steps: int) -> int | None:
+        """Return the number of the first batch that a run of that many steps does not use; None if open."""
+        if self.start.is_first_ready:
+            return None
+        return self.order.count_before(self.worker, self.start.position + steps)
+
+    def places(self, number: int) -> Iterator[tuple[int, int]]:
+        """Yield shard and batch of the worker's batches from `number` on."""
+        if self.start.is_first_ready:
+            return islice(self.start.places_of(self.worker, self.workers), number, None)
+        return self.order.places_of(self.worker, number)
+
+
+def read_share(source: InputSource, share: Share, number: int) -> Iterator[Batch | None]:
+    """Read the shards of a worker, or its parts of them, from its batch `number` on.
 
     Yields:
         The batches; None in the place of a batch that does not exist because its shard has ended.
     """
-    parts = order.share(worker, order.position_of(worker, number))
+    order = share.order
+    left = {part.shard for part in order.share(share.worker, share.start.position)}
     log.info(
         "worker %d of %d reads %d of the %d shards of the input%s",
-        worker,
-        order.workers,
-        len(parts),
+        share.worker,
+        share.workers,
+        len(left),
         order.shards,
         f", one batch in {order.stride} of each" if order.stride > 1 else "",
     )
-    readers = [source.part(Shard(order.shards, part.shard), part.first, part.stride) for part in parts]
-    ended = [False] * len(readers)
-    waiting = 0  # places without a batch, which are sent only if a batch follows
-    while True:
-        for index, reader in enumerate(readers):
-            batch = None if ended[index] else next(reader, None)
-            if batch is not None:
-                yield from repeat(None, waiting)
-                waiting = 0
-                yield batch
-                continue
-            ended[index] = True
-            if all(ended):
-                return
-            waiting += 1
+    readers: dict[int, Iterator[Batch]] = {}
+    missing = 0  # places without a batch, which are sent only if a batch follows
+    for shard, first in share.places(number):
+        if shard in left and shard not in readers:
+            readers[shard] = source.part(Shard(order.shards, shard), first, order.stride)
+        batch = next(readers[shard], None) if shard in left else None
+        if batch is not None:
+            yield from repeat(None, missing)
+            missing = 0
+            yield batch
+            continue
+        left.discard(shard)
+        if not left:
+            return
+        missing += 1
 
 
 def _log_position(worker: int, step: int, used: int, *, program_skips: bool) -> None:

@@ -5,11 +5,21 @@ the same for the whole training; the number of workers N may change. With more w
 is dealt to several workers, in parts: a part has every k-th batch of its shard. The V * k parts are dealt to
 the workers in rotation, so every part of the input has one reader, and the workers together read every batch
 once. All numbers count from 0.
+
+With the order first-ready, the system takes whichever batch is there. The order is then known only
+afterwards, and the place in the input is a cursor for each shard. A worker still reads its shards in a fixed
+order, the one that is furthest behind first. A schedule, the shards of all steps as an earlier run has taken
+them, replays such an order.
 """
 
+import array
+import heapq
 import struct
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import count
 
 _DIGEST_BYTES = 16
 _LINK = struct.Struct("<QQQ")
@@ -75,6 +85,10 @@ class InputOrder:
         """Return the shard of a position, and the number of its batch in the shard."""
         return position % self.shards, position // self.shards
 
+    def places_of(self, worker: int, seq: int) -> Iterator[tuple[int, int]]:
+        """Yield the places of a worker's batches from `seq` on: shard, and number of the batch in it."""
+        return (self.place_of(self.position_of(worker, number)) for number in count(seq))
+
     def share(self, worker: int, position: int) -> list[Part]:
         """Return the parts of a worker from `position` on, in the order of their first positions."""
         found = []
@@ -93,14 +107,61 @@ class InputPosition:
         shards: Number of shards over which the order is defined.
         position: The next position.
         digest: Digest of the batches before it, see `OrderDigest`; empty if they are unknown.
+        cursors: With the order first-ready, the next batch of each shard; else empty.
+        schedule: The shards of the next positions, 16 bits each (`pack_schedule`), to replay a first-ready
+            order; empty where batches are taken as they come.
     """
 
     shards: int
     position: int
     digest: str = ""
+    cursors: tuple[int, ...] = ()
+    schedule: bytes = b""
+
+    @property
+    def is_first_ready(self) -> bool:
+        """True if the order is not fixed in advance."""
+        return bool(self.cursors)
+
+    def places_of(self, worker: int, workers: int) -> Iterator[tuple[int, int]]:
+        """Yield shard and number of a worker's batches from here on, in a first-ready order."""
+        cursors = {shard: self.cursors[shard] for shard in range(worker, self.shards, workers)}
+        for shard in unpack_schedule(self.schedule):
+            if shard in cursors:
+                yield shard, cursors[shard]
+                cursors[shard] += 1
+        heap = [(batch, shard) for shard, batch in cursors.items()]
+        heapq.heapify(heap)
+        while True:
+            batch, shard = heap[0]
+            yield shard, batch
+            heapq.heapreplace(heap, (batch + 1, shard))
 
 
 START = InputPosition(1, 0)
+
+
+def even_cursors(shards: int, position: int) -> tuple[int, ...]:
+    """Return the next batch of each shard at a position of the fixed order."""
+    order = InputOrder(shards, shards)
+    return tuple(order.count_before(shard, position) for shard in range(shards))
+
+
+def pack_schedule(shards: Sequence[int]) -> bytes:
+    """Return the shards of consecutive steps as little-endian numbers of 16 bits."""
+    packed = array.array("H", shards)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_schedule(packed: bytes) -> Sequence[int]:
+    """Return the shards of a schedule."""
+    found = array.array("H")
+    found.frombytes(packed)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found
 
 
 class OrderDigest:

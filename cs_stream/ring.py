@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from cs_stream.batches import Array, RingMemory, Slot, content_digest
 from cs_stream.errors import RingClosedError, StallError
+from cs_stream.first_ready import make_state
 from cs_stream.link import ServerLink
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.order import InputPosition
-from cs_stream.run_state import RunSpec, RunState, RunStats
+from cs_stream.run_state import RunSpec, RunStats
 from cs_toolkit.spans import SpanRing
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class ReadySpan:
         count: Number of positions, at least 1.
         first_position: The first position.
         places: The place in the input after each position.
+        shards: With the order first-ready, the shards of the positions, as a schedule (`pack_schedule`).
     """
 
     chunk_index: int
@@ -42,6 +44,7 @@ class ReadySpan:
     count: int
     first_position: int
     places: tuple[InputPosition, ...]
+    shards: bytes = b""
 
     @property
     def end_position(self) -> int:
@@ -87,8 +90,7 @@ class BatchRing:
         self._spans = spans
         self.run_id = uuid.uuid4().hex
         self._on_close = on_close
-        self._order = spec.order
-        self._state = RunState(spec, self.run_id)
+        self._state = make_state(spec, self.run_id)
         self._memory = RingMemory(spec.layout, spec.chunk_batches, spec.chunks)
         self._slots = [self._memory.slot(index) for index in range(spec.slots)]
         self._links: dict[int, ServerLink] = {}
@@ -134,9 +136,10 @@ class BatchRing:
                 taken = self._state.take(limit)
                 if taken is not None:
                     first, count = taken
-                    chunk, offset = divmod(first % self.spec.slots, self.spec.chunk_batches)
+                    chunk, offset = divmod(self._state.slot_of(first), self.spec.chunk_batches)
                     places = self._state.add_to_digest(first, count)
-                    return ReadySpan(chunk, self._memory.chunks[chunk], offset, count, first, places)
+                    arrays, shards = self._memory.chunks[chunk], self._state.shards_of(first)
+                    return ReadySpan(chunk, arrays, offset, count, first, places, shards)
                 now_s = time.monotonic()
                 worker = self._state.next_worker()
                 self._state.check(worker, now_s)
@@ -267,7 +270,7 @@ class BatchRing:
         with self._changed:
             if self._links.get(hello.worker) is link and self._end is None:
                 welcome = self._state.welcome(hello.worker, hello.checksum, time.monotonic())
-                window = self.spec.slots * self._order.parts_of(hello.worker) // self._order.parts
+                window = self._state.window(hello.worker)
                 link.accept(welcome, self.spec.layout.nbytes, window)
         link.flush()
         _log.info("%s of job %r connected, generation %d", name, self.spec.job_id, link.generation)
@@ -275,7 +278,7 @@ class BatchRing:
 
     def slot_for(self, link: ServerLink, seq: int) -> Slot:
         """Return the slot of a link's batch."""
-        return self._slots[self._order.position_of(link.worker, seq) % self.spec.slots]
+        return self._slots[self._state.slot_of_batch(link.worker, seq)]
 
     def commit(self, link: ServerLink, seq: int) -> None:
         """Count the link's next batch as complete in its slot; no effect if the link is fenced."""
@@ -284,7 +287,7 @@ class BatchRing:
             if not self._state.commit(link.worker, link.generation, time.monotonic(), content):
                 return
             # Notify only if the consumer needs this worker's batch: a needless wake-up costs 20 us.
-            if self._priming or link.worker == self._state.next_worker():
+            if self._priming or self._state.is_awaited(link.worker):
                 self._changed.notify_all()
 
     def skip(self, link: ServerLink) -> None:

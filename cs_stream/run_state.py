@@ -53,6 +53,8 @@ class RunSpec:
         first_step: Global step of the first batch; None for `first_position`, from which it differs where
             positions before were holes.
         digest: Order digest of the batches before; empty to start.
+        cursors: The next batch of each shard, with the order first-ready; else empty.
+        schedule: The shards of the next positions (`InputPosition.schedule`).
 
     Raises:
         LayoutError: a number out of range.
@@ -72,6 +74,8 @@ class RunSpec:
     shards: int | None = None
     first_step: int | None = None
     digest: str = ""
+    cursors: tuple[int, ...] = ()
+    schedule: bytes = b""
 
     def __post_init__(self) -> None:
         lowest = {"num_workers": 1, "first_position": 0, "chunk_batches": 1, "chunks": 1, "shards": 1}
@@ -91,6 +95,12 @@ class RunSpec:
     def order(self) -> InputOrder:
         """The order of the input."""
         return InputOrder(self.num_workers, self.shards or self.num_workers)
+
+    @property
+    def place(self) -> InputPosition:
+        """The place at which the run begins."""
+        shards = self.order.shards
+        return InputPosition(shards, self.first_position, self.digest, self.cursors, self.schedule)
 
 
 class WorkerPhase(Enum):
@@ -163,7 +173,9 @@ class RunStats:
 
 
 @dataclass(slots=True)
-class _Worker:
+class WorkerEntry:
+    """A worker in the state of a run."""
+
     index: int
     first: int
     received: int
@@ -214,11 +226,23 @@ class RunState:
         self._error: StreamingError | None = None
         firsts = [self._order.count_before(index, self.position) for index in range(spec.num_workers)]
         self._workers = [
-            _Worker(index, first, first, self._limit(index)) for index, first in enumerate(firsts)
+            WorkerEntry(index, first, first, self._limit(index)) for index, first in enumerate(firsts)
         ]
 
     def _limit(self, worker: int) -> int:
         return self._order.count_before(worker, self.released + self.spec.slots)
+
+    def slot_of_batch(self, worker: int, seq: int) -> int:
+        """Return the slot into which a worker's batch is received."""
+        return self._order.position_of(worker, seq) % self.spec.slots
+
+    def slot_of(self, position: int) -> int:
+        """Return the slot of a position that `take` has returned."""
+        return position % self.spec.slots
+
+    def window(self, worker: int) -> int:
+        """Return how many slots a worker has for itself, approximately."""
+        return self.spec.slots * self._order.parts_of(worker) // self._order.parts
 
     def describe(self, worker: int) -> str:
         """Return `worker 1 (host h, pid p)`."""
@@ -394,6 +418,10 @@ class RunState:
             for position in range(first, first + count)
         )
 
+    def shards_of(self, first: int) -> bytes:
+        """Return the shards of a span where the order is not fixed, as a schedule."""
+        return b""
+
     def _is_finished(self) -> bool:
         return all(
             worker.phase is WorkerPhase.ENDED
@@ -449,6 +477,10 @@ class RunState:
     def next_worker(self) -> int:
         """Return the worker whose batch is at the cursor."""
         return self._order.worker_of(self.position)
+
+    def is_awaited(self, worker: int) -> bool:
+        """Return True if a batch of this worker can be the next one."""
+        return worker == self.next_worker()
 
     def check(self, index: int, now_s: float) -> None:
         """Raise if no batch of this worker can come any more.
@@ -508,12 +540,12 @@ class RunState:
         """Return the workers whose first batch is missing, each with a description and its phase."""
         return {w.index: f"{w} is {w.phase.value}" for w in self._workers if not self._is_primed(w)}
 
-    def _is_primed(self, worker: _Worker) -> bool:
+    def _is_primed(self, worker: WorkerEntry) -> bool:
         if worker.phase is WorkerPhase.CONNECTED:
             return worker.received > worker.first or worker.limit <= worker.first
         return worker.phase is WorkerPhase.ENDED
 
-    def _worker_stats(self, worker: _Worker, now_s: float) -> WorkerStats:
+    def _worker_stats(self, worker: WorkerEntry, now_s: float) -> WorkerStats:
         starving_s = 0.0 if worker.starved_since_s is None else now_s - worker.starved_since_s
         return WorkerStats(
             worker=worker.index,
@@ -527,14 +559,17 @@ class RunState:
             consumer_wait_s=worker.consumer_wait_s,
             credit_wait_s=worker.credit_wait_s + starving_s,
             last_error=worker.last_error,
-            queued=max(0, worker.received - self._order.count_before(worker.index, self.position)),
+            queued=self._queued(worker),
         )
 
-    def _mark_starved(self, worker: _Worker, now_s: float) -> None:
+    def _queued(self, worker: WorkerEntry) -> int:
+        return max(0, worker.received - self._order.count_before(worker.index, self.position))
+
+    def _mark_starved(self, worker: WorkerEntry, now_s: float) -> None:
         if worker.received >= worker.limit and worker.phase is WorkerPhase.CONNECTED:
             worker.starved_since_s = now_s
 
-    def _stop_starving(self, worker: _Worker, now_s: float) -> None:
+    def _stop_starving(self, worker: WorkerEntry, now_s: float) -> None:
         if worker.starved_since_s is not None:
             worker.credit_wait_s += now_s - worker.starved_since_s
             worker.starved_since_s = None

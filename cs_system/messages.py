@@ -162,12 +162,19 @@ def identity_from_wire(message: pb.InputIdentity) -> InputIdentity:
 
 def position_to_wire(position: InputPosition) -> pb.InputPosition:
     """Convert a place in an input to its message."""
-    return pb.InputPosition(shards=position.shards, position=position.position, digest=position.digest)
+    return pb.InputPosition(
+        shards=position.shards,
+        position=position.position,
+        digest=position.digest,
+        cursors=position.cursors,
+        schedule=position.schedule,
+    )
 
 
 def position_from_wire(message: pb.InputPosition) -> InputPosition:
     """Convert the message of a place in an input back."""
-    return InputPosition(message.shards, message.position, message.digest)
+    cursors = tuple(message.cursors)
+    return InputPosition(message.shards, message.position, message.digest, cursors, message.schedule)
 
 
 # Bytes of tensor data in a message. gRPC in Python is fastest near 1 MiB and collapses with tens of MiB.

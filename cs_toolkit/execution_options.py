@@ -27,8 +27,9 @@ Recompute = Literal["auto", "none", "all"]
 InputPosition = Literal["toolkit", "program"]
 """Which side skips the batches that earlier runs have used when a training run resumes."""
 
+INPUT_ORDER_VARIABLE = "CSRUN_INPUT_ORDER"
 ALLOW_INPUT_CHANGE_VARIABLE = "CSRUN_ALLOW_INPUT_CHANGE"
-"""Set by `csrun_wse --allow-input-change`; programs need no change to accept another number of workers."""
+"""Set by `csrun_wse --input-order` and `--allow-input-change`, for programs that have no such options."""
 
 EXECUTION_VARIABLE = "CSRUN_EXECUTION"
 """Set by `python-ws` to select weight streaming for programs that choose no execution mode."""
@@ -74,6 +75,17 @@ class Option:
 def default_execution() -> ExecutionChoice:
     """Return the execution mode of a program that chooses none."""
     return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "auto"
+
+
+def default_input_order() -> str:
+    """Return the order of the input of a program that chooses none."""
+    return os.environ.get(INPUT_ORDER_VARIABLE) or "fixed"
+
+
+def _parse_text(value: Any) -> str:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise TypeError
+    return str(os.fspath(value))
 
 
 def default_allow_input_change() -> bool:
@@ -229,6 +241,16 @@ class ExecutionOptions:
             "resume with more workers without reading a shard in several of them.",
             "a whole number of 1 or more, or 'auto' for one shard a worker",
             _parse_count_or_auto,
+        ),
+    )
+    input_order: str = field(
+        default_factory=default_input_order,
+        metadata=_option(
+            "Order in which batches of the workers are used: `fixed`, in rotation; `first-ready`, as they "
+            "come, with a log in `input_order.shards`; or such a file of an earlier run, to replay its "
+            "order. The default is `fixed`, or the value of `csrun_wse --input-order`.",
+            "fixed, first-ready, or a file input_order.shards of an earlier run",
+            _parse_text,
         ),
     )
     allow_input_change: bool = field(

@@ -82,6 +82,7 @@ def configure(  # noqa: D417 - the decorator documents the options
     recompute: Recompute | None = None,
     micro_batch_size: int | str | None = None,
     input_shards: int | Literal["auto"] | None = None,
+    input_order: str | None = None,
     allow_input_change: bool | None = None,
     **appliance: Any,
 ) -> None:
@@ -122,6 +123,7 @@ def configure(  # noqa: D417 - the decorator documents the options
         "recompute": recompute,
         "micro_batch_size": micro_batch_size,
         "input_shards": input_shards,
+        "input_order": input_order,
         "allow_input_change": allow_input_change,
         "max_wgt_servers": configure_default_of("max_wgt_servers")
         if max_wgt_servers is None

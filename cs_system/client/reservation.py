@@ -63,6 +63,7 @@ class StepOutputs:
         ended_s: When it finished the last one, by the same clock.
         waited_s: How long the device was idle before these steps for lack of a batch.
         position: Place in the input after the last step.
+        shards: With the order first-ready, the shards of the steps (`cs_stream.order.pack_schedule`).
     """
 
     first_step: int
@@ -73,6 +74,7 @@ class StepOutputs:
     ended_s: float = 0.0
     waited_s: float = 0.0
     position: InputPosition = START
+    shards: bytes = b""
 
     def time_of(self, step: int) -> float:
         """Return when global step `step`, one of these, ended, assuming that all took the same time."""
@@ -414,6 +416,7 @@ class StepStream(Iterator[StepOutputs]):
                         span.ended_s,
                         span.waited_s,
                         position_from_wire(span.position),
+                        span.shards,
                     )
         raise StopIteration
 

@@ -376,6 +376,8 @@ class Run:
                     shards=position.shards,
                     first_step=first_step,
                     digest=position.digest,
+                    cursors=position.cursors,
+                    schedule=position.schedule,
                     chunk_batches=engine.chunk_batches,
                     chunks=self._chunks,
                     reconnect_s=self._limits.reconnect_s,

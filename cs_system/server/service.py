@@ -596,6 +596,7 @@ def _span_messages(values: StepValues, batch_size: int, tags: TensorTags) -> lis
                 ended_s=values.ended_s,
                 waited_s=values.waited_s,
                 position=position_to_wire(values.position),
+                shards=values.shards,
             )
         )
         for index, group in enumerate(groups)

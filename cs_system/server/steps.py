@@ -49,6 +49,7 @@ class StepValues:
         ended_s: Monotonic time at which it finished the last one.
         waited_s: How long it was idle before these steps for lack of a batch.
         position: Place in the input after the last step.
+        shards: With the order first-ready, the shards of the steps (`cs_stream.order.pack_schedule`).
     """
 
     first_step: int
@@ -58,6 +59,7 @@ class StepValues:
     ended_s: float = 0.0
     waited_s: float = 0.0
     position: InputPosition = START
+    shards: bytes = b""
 
 
 def merge_values(parts: Sequence[StepValues]) -> StepValues:
@@ -73,6 +75,7 @@ def merge_values(parts: Sequence[StepValues]) -> StepValues:
         parts[-1].ended_s,
         sum(part.waited_s for part in parts),
         parts[-1].position,
+        b"".join(part.shards for part in parts),
     )
 
 
@@ -102,6 +105,7 @@ class _Call:
         dispatched_s: Monotonic time just before the call.
         waited_s: Time without a batch before the call.
         position: Place in the input after it.
+        shards: Shards of its steps, as in `StepValues`.
         ready_s: Monotonic time at which the device was first seen to have finished it.
     """
 
@@ -110,6 +114,7 @@ class _Call:
     dispatched_s: float
     waited_s: float
     position: InputPosition
+    shards: bytes
     ready_s: float | None = None
 
     def poll(self) -> None:
@@ -257,11 +262,13 @@ class StepLoop:
         count = min(limit, span.count - self._used)
         dispatched_s = time.monotonic()
         pending = self._device.dispatch(span.chunk_arrays, span.offset + self._used, count)
+        shards = span.shards[2 * self._used : 2 * (self._used + count)]
         self._used += count
         finished = self._used == span.count
         waited_s, self._waited_s = self._waited_s, 0.0
         position = span.places[self._used - 1]
-        self._in_flight.append(_Call(pending, span if finished else None, dispatched_s, waited_s, position))
+        call = _Call(pending, span if finished else None, dispatched_s, waited_s, position, shards)
+        self._in_flight.append(call)
         # A call may have finished while the next one was made: on a CPU, dispatching can do all of its work.
         for call in self._in_flight:
             call.poll()
@@ -289,7 +296,14 @@ class StepLoop:
         self._progress.rate.update(self._progress.step)
         wanted = select_due(outputs, first_step, pending.count, self._every)
         return StepValues(
-            first_step, pending.count, wanted, began_s, self._ended_s, call.waited_s, call.position
+            first_step,
+            pending.count,
+            wanted,
+            began_s,
+            self._ended_s,
+            call.waited_s,
+            call.position,
+            call.shards,
         )
 
 

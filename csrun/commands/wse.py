@@ -139,6 +139,7 @@ def build_command(site: Site) -> click.Command:
             requeue=queue.requeue,
             warn_before_s=queue.warn_before_s,
             allow_input_change=job.allow_input_change,
+            input_order=_absolute_order(job.input_order),
             max_restarts=site.max_restarts if job.max_restarts is None else job.max_restarts,
         )
         cpus = tuple(sorted(os.sched_getaffinity(0)))
@@ -191,6 +192,7 @@ class JobOptions:
     max_restarts: int | None
     wait: bool
     allow_input_change: bool
+    input_order: str | None
 
 
 def _layout_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -275,6 +277,12 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("--wait", is_flag=True, help="Wait for a CS system that is busy instead of failing.")
     @click.option(
+        "--input-order",
+        metavar="ORDER",
+        help="Order in which the batches of the workers are used: fixed, first-ready, or the file of an "
+        "earlier first-ready run, which is replayed.",
+    )
+    @click.option(
         "--allow-input-change",
         is_flag=True,
         help="Resume with another number of workers although samples are then repeated and lost.",
@@ -288,15 +296,28 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         wind_down: float,
         max_restarts: int | None,
         wait: bool,
+        input_order: str | None,
         allow_input_change: bool,
         **values: Any,
     ) -> Any:
         job = JobOptions(
-            recommendation, log_dir, grace_period, wind_down, max_restarts, wait, allow_input_change
+            recommendation,
+            log_dir,
+            grace_period,
+            wind_down,
+            max_restarts,
+            wait,
+            allow_input_change,
+            input_order,
         )
         return function(*arguments, job=job, **values)
 
     return command
+
+
+def _absolute_order(order: str | None) -> str | None:
+    """Return the order with the path of its file made absolute: tasks may start in another directory."""
+    return order if order in (None, "fixed", "first-ready") else str(Path(str(order)).absolute())
 
 
 def _launch(

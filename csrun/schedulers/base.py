@@ -119,6 +119,7 @@ class LaunchRequest:
         warn_before_s: seconds before its time limit at which a submitted job is asked for a checkpoint;
             None for the scheduler's default.
         allow_input_change: a run may resume with a number of workers that repeats and loses samples.
+        input_order: order of the batches of the workers; None for that of the program.
         max_restarts: how often each worker whose process dies is restarted.
     """
 
@@ -133,6 +134,7 @@ class LaunchRequest:
     requeue: bool = False
     warn_before_s: float | None = None
     allow_input_change: bool = False
+    input_order: str | None = None
     max_restarts: int = 0
 
 

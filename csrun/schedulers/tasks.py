@@ -55,6 +55,8 @@ def common_environment(request: LaunchRequest, context: LaunchContext) -> Enviro
         values["CSRUN_REQUEUE"] = "1"
     if request.allow_input_change:
         values["CSRUN_ALLOW_INPUT_CHANGE"] = "1"
+    if request.input_order:
+        values["CSRUN_INPUT_ORDER"] = request.input_order
     return EnvironmentChange(values, base.unset)
 
 
@@ -111,6 +113,7 @@ def launcher_arguments(request: LaunchRequest, context: LaunchContext, name: str
         *(["--wait"] if request.wait else []),
         *(["--requeue"] if request.requeue else []),
         *(["--allow-input-change"] if request.allow_input_change else []),
+        *([f"--input-order={request.input_order}"] if request.input_order else []),
         "--",
         *request.command,
     )

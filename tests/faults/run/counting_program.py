@@ -2,7 +2,8 @@
 
 Every record has a number. SHARDING in the environment says how the input function finds its share: from
 `context`, its `input_context`; from `call`, TF_CONFIG when it is called; from `import`, TF_CONFIG when the
-program starts. SHUFFLE=1 shuffles, LENGTH=N ends after N records, SLOW=1 lets a test stop the run.
+program starts. SHUFFLE=1 shuffles, LENGTH=N ends after N records, SLOW=1 lets a test stop the run,
+LATE=worker1 is SLOW in one worker.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tensorflow as tf  # noqa: E402
 v1 = tf.compat.v1
 BATCH = 4
 SHARDING = os.environ.get("SHARDING", "context")
+ROLE = os.environ.get("CSRUN_ROLE", "") + os.environ.get("CSRUN_TASK_INDEX", "")
 LENGTH = int(os.environ.get("LENGTH", "100000"))
 
 
@@ -43,7 +45,7 @@ def input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data
         records = records.shard(*SHARE_AT_IMPORT)
     if os.environ.get("SHUFFLE"):
         records = records.shuffle(64, seed=5)
-    if os.environ.get("SLOW"):
+    if os.environ.get("SLOW") or os.environ.get("LATE") == ROLE:
         records = records.map(lambda x: tf.py_function(sleep, [x], tf.int32)).map(lambda x: tf.reshape(x, []))
     return records.batch(BATCH, drop_remainder=True)
 

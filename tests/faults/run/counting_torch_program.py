@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from cstorch.distributed import get_streaming_rank, num_streamers
 BATCH = 4
 SHARDING = os.environ.get("SHARDING", "sampler")
 LENGTH = 4000
+ROLE = os.environ.get("CSRUN_ROLE", "") + os.environ.get("CSRUN_TASK_INDEX", "")
 TASK = json.loads(os.environ.get("TF_CONFIG", "{}"))
 
 
@@ -38,6 +40,8 @@ class Records(torch.utils.data.Dataset[torch.Tensor]):
         return LENGTH
 
     def __getitem__(self, index: int) -> torch.Tensor:
+        if os.environ.get("LATE") == ROLE:
+            time.sleep(0.01)
         return torch.tensor([float(index)])
 
 

@@ -27,10 +27,11 @@ def run(
     steps: int,
     workers: int,
     program: Path = PROGRAM,
+    flags: tuple[str, ...] = (),
     **environment: str,
 ) -> str:
     """Train to a step with a number of workers, and return the output of the job."""
-    job = launch(system, folder, steps, tasks=workers + 1, program=program, **environment)
+    job = launch(system, folder, steps, tasks=workers + 1, program=program, flags=flags, **environment)
     code, output = finish(job)
     assert code == 0, output
     wait_idle(system)
@@ -118,3 +119,23 @@ def test_another_number_of_workers_continues_the_same_order(
     assert order_digest(changed) == order_digest(whole)
     counted = Counter(record for records in records_by_step(changed).values() for record in records)
     assert set(counted.values()) == {1}
+
+
+@pytest.mark.parametrize("program", [PROGRAM, TORCH_PROGRAM])
+def test_the_order_first_ready_uses_every_record_once_and_is_replayed(
+    system: RunningSystem, tmp_path: Path, program: Path
+) -> None:
+    ready, again = tmp_path / "ready", tmp_path / "again"
+    for folder in (ready, again):
+        folder.mkdir()
+    late = {"LATE": "worker1"}
+    run(system, ready, 10, 2, program, ("--input-order=first-ready",), **late)
+    output = run(system, ready, 20, 1, program)
+    assert "the run began with the order first-ready, which it keeps" in output
+    used = [record for _, records in sorted(records_by_step(ready).items()) for record in records]
+    assert len(used) == len(set(used)) == 80
+    order = ready / "model_dir" / "input_order.shards"
+    run(system, again, 20, 2, program, (f"--input-order={order}",))
+    assert records_by_step(again) == records_by_step(ready)
+    assert order_digest(again) == order_digest(ready)
+    assert (again / "model_dir" / "input_order.shards").read_bytes() == order.read_bytes()

@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 
 from cs_runtime import input_order
-from cs_runtime.errors import InputChangedError, ModelDirError
-from cs_runtime.input_order import FILE_NAME, InputRecord, append_record, read_record, start_record
+from cs_runtime.errors import InputChangedError, InputOrderError, ModelDirError
+from cs_runtime.input_order import (
+    FILE_NAME,
+    ORDER_FILE_NAME,
+    InputRecord,
+    OrderLog,
+    append_record,
+    read_record,
+    schedule_from,
+    start_record,
+)
 from cs_runtime.options import RunSettings
-from cs_stream.order import InputPosition
+from cs_stream.order import InputPosition, pack_schedule
 from cs_toolkit.execution_options import ExecutionOptions
 
 
@@ -87,7 +96,7 @@ def test_another_number_keeps_the_shards_where_the_toolkit_deals_them(
     append_record(tmp_path, before)
     resumed = start_record(settings(tmp_path, input_shards=64), 10, workers, "shards")
     assert resumed == replace(before, workers=workers)
-    assert resumed.place == InputPosition(3, 12, "d" * 32)
+    assert resumed.place() == InputPosition(3, 12, "d" * 32)
     assert f"resuming with {workers} worker(s) instead of 3, in the same order over 3 shards" in caplog.text
     assert "input_shards is 64, without effect: the run began with 3 shards" in caplog.text
     assert resumed.at(14, InputPosition(3, 16, "e")) == replace(resumed, step=14, position=16, digest="e")
@@ -133,3 +142,68 @@ def test_a_program_that_positions_its_input_is_warned(
     assert start_record(positions, 10, 3, "program") == expected
     assert [line.levelname for line in caplog.records] == ["WARNING"]
     assert "unless input_fn skips what earlier runs have read" in caplog.text
+
+
+def ready(model_dir: Path, **options: Any) -> RunSettings:
+    return settings(model_dir, input_order="first-ready", **options)
+
+
+def test_first_ready_has_a_cursor_for_each_shard_from_its_start_on(tmp_path: Path) -> None:
+    assert start_record(ready(tmp_path), 0, 3, "shards").cursors == (0, 0, 0)
+    assert start_record(ready(tmp_path), 0, 3, "global").cursors == (0, 0, 0)
+    assert start_record(ready(tmp_path, input_shards=5), 0, 3, "global").cursors == (0,) * 5
+    begun = InputRecord(7, 3, 3, "shards", 7)
+    append_record(tmp_path, begun)
+    assert start_record(ready(tmp_path), 7, 2, "shards").cursors == (3, 2, 2)
+    with pytest.raises(InputOrderError, match=r"there are 4 workers and 3 shards; .* use 3 worker\(s\)"):
+        start_record(ready(tmp_path), 7, 4, "shards")
+
+
+def test_a_run_keeps_the_order_first_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    begun = InputRecord(7, 2, 2, "global", 7, cursors=(6, 1))
+    append_record(tmp_path, begun)
+    assert start_record(settings(tmp_path), 7, 1, "global") == replace(begun, workers=1)
+    assert "the run began with the order first-ready, which it keeps" in caplog.text
+    assert begun.at(8, InputPosition(2, 8, "d", (6, 2))).place() == InputPosition(2, 8, "d", (6, 2))
+
+
+def test_the_log_of_the_order_begins_at_the_step_of_the_run_and_is_replayed(tmp_path: Path) -> None:
+    begun = start_record(ready(tmp_path), 0, 2, "shards")
+    log = OrderLog(tmp_path, begun)
+    log.add(pack_schedule([0, 1, 1]))
+    log.add(pack_schedule([1]))
+    file = tmp_path / ORDER_FILE_NAME
+    assert file.read_bytes() == pack_schedule([2, 0, 1, 1, 1])
+    OrderLog(tmp_path, replace(begun, step=3)).add(pack_schedule([0]))
+    assert file.read_bytes() == pack_schedule([2, 0, 1, 1, 0])
+    replaying = settings(tmp_path, input_order=str(file))
+    record = start_record(replaying, 0, 1, "shards")
+    assert (record.shards, record.cursors) == (2, (0, 0))
+    assert schedule_from(replaying, record) == pack_schedule([0, 1, 1, 0])
+    assert schedule_from(replaying, replace(record, step=2)) == pack_schedule([1, 0])
+    assert schedule_from(ready(tmp_path), record) == b""
+
+
+def test_an_order_that_is_not_known_from_the_first_step_is_not_replayed(tmp_path: Path) -> None:
+    OrderLog(tmp_path, InputRecord(2, 2, 2, "shards", 2, cursors=(1, 1))).add(pack_schedule([0]))
+    file = tmp_path / ORDER_FILE_NAME
+    with pytest.raises(InputOrderError, match="does not name a shard below 2 for every step"):
+        start_record(settings(tmp_path, input_order=str(file)), 0, 2, "shards")
+
+
+@pytest.mark.parametrize("content", [b"", b"123", None])
+def test_a_file_that_is_no_order_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "order"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputOrderError, match=r"order.*expected"):
+        start_record(settings(tmp_path, input_order=str(file)), 0, 2, "shards")
+
+
+def test_the_order_of_another_number_of_shards_is_refused(tmp_path: Path) -> None:
+    append_record(tmp_path, InputRecord(7, 2, 2, "shards", 7, cursors=(6, 1)))
+    OrderLog(tmp_path / "other", start_record(ready(tmp_path), 0, 3, "shards"))
+    order = str(tmp_path / "other" / ORDER_FILE_NAME)
+    with pytest.raises(InputOrderError, match="has 3 shards, expected 2 as in this run"):
+        start_record(settings(tmp_path, input_order=order), 7, 2, "shards")

@@ -41,6 +41,7 @@ OTHER_MEANINGS = {
     ),
     "num_replicas": (
         "cs_runtime/run_files.py",  # a key of performance.json
+        "cs_system/engine/allowed_ops.py",  # an attribute of XLA's modules
         "input_rules/torch/rules.py",  # an argument of torch's DistributedSampler
     ),
     "micro_batch_size": (

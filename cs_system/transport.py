@@ -28,6 +28,13 @@ PROOF_KEY = "cs-proof"
 ERROR_KEY = "cs-error-bin"
 
 _METADATA_BYTES = 64 << 10
+
+_HANDSHAKE_MS = 10_000
+# A worker has one while it joins a run, a chief one for the whole run.
+_MAX_CONNECTIONS = 4096
+# Calls at a time on one connection; a chief makes a few.
+_MAX_STREAMS = 64
+
 # Limit of an error's text on the wire; of a longer one the middle is left out.
 _ERROR_CHARS = 12_000
 
@@ -49,6 +56,10 @@ def server_options(peer_timeout_s: float) -> ChannelOptions:
     return (
         *_COMMON,
         *_keepalive(peer_timeout_s),
+        # Peers that are connected and silent, and those of a handshake that does not end.
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS),
         # Otherwise two servers could listen on the same port and share its connections.
         ("grpc.so_reuseport", 0),
         # Clients choose the interval of their pings.

@@ -125,7 +125,10 @@ class TlsConnection(Connection):
                     self._tls.do_handshake()
                 return
             except OSError as error:
-                self._wait_or_raise(error, deadline_s - time.monotonic(), "did not finish the TLS handshake")
+                limit_s = deadline_s - time.monotonic()
+                if limit_s <= 0:
+                    raise PeerSilentError("the peer did not finish the TLS handshake in time") from None
+                self._wait_or_raise(error, limit_s, "did not finish the TLS handshake in time")
 
     @property
     def peer(self) -> Identity | None:

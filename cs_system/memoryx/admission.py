@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cs_system.errors import MemoryxError
 from cs_system.memoryx.protocol import FrameChannel, admit, refuse
 from cs_system.security import check_system_peer
-from cs_toolkit.limited_log import LimitedLog
+from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.tls import Credentials
 from cs_toolkit.tls_connection import TlsError, accept
 from cs_toolkit.wire import Connection, FrameError, name_of
@@ -57,7 +57,7 @@ class Admission:
         # In the order of their arrival.
         self._unproved: dict[Connection, str] = {}
         self._admitted = 0
-        self._refusals = LimitedLog(log)
+        self._refusals = LineLimiter(log)
 
     def run(self) -> None:
         """Accept connections until the listener is closed."""
@@ -65,7 +65,7 @@ class Admission:
             try:
                 sock, address = self._listener.accept()
             except OSError as error:
-                self._refusals.warning(f"cannot accept a connection: {error}")
+                self._refusals.log(logging.WARNING, "cannot accept a connection: %s", error)
                 time.sleep(_ACCEPT_PAUSE_S)
                 continue
             try:
@@ -79,12 +79,14 @@ class Admission:
             oldest = next(iter(self._unproved)) if len(self._unproved) > MAX_UNPROVED else None
             name = "" if oldest is None else self._unproved.pop(oldest)
         if oldest is not None:
-            self._refusals.warning(f"dropping {name}, more than {MAX_UNPROVED} connections prove nothing")
+            self._refusals.log(
+                logging.WARNING, "dropping %s, more than %d connections prove nothing", name, MAX_UNPROVED
+            )
             oldest.shut_down()  # its thread closes it
         try:
             threading.Thread(target=self._admit, args=(connection, peer), daemon=True).start()
         except RuntimeError as error:
-            self._refusals.warning(f"dropping {peer}: {error}")
+            self._refusals.log(logging.WARNING, "dropping %s: %s", peer, error)
             self._forget(connection)
             connection.close()
 
@@ -96,7 +98,7 @@ class Admission:
                 channel = admit(connection, self._secret, self._handshake_s)
             except (ConnectionError, FrameError, MemoryxError) as error:
                 if self._forget(connection):
-                    self._refusals.warning(f"dropping {peer}: {error}")
+                    self._refusals.log(logging.WARNING, "dropping %s: %s", peer, error)
                 if not isinstance(error, TlsError):  # which has no channel to say more
                     refuse(connection, error)
                 return
@@ -111,7 +113,7 @@ class Admission:
                 self._serve(channel)
                 log.info("the wafer from %s has disconnected", peer)
             except MemoryxError as error:
-                self._refusals.warning(f"dropping {peer}: {error}")
+                self._refusals.log(logging.WARNING, "dropping %s: %s", peer, error)
                 with contextlib.suppress(ConnectionError):
                     channel.send_failure(error)
             finally:

@@ -8,6 +8,7 @@ import ipaddress
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import time
@@ -98,6 +99,7 @@ def serve(options: ServerOptions) -> int:
         BadOptionError: a file cannot be written, or an address cannot be reached from other hosts.
         GroupError: systems of the group are missing.
     """
+    _raise_file_limit()
     threads = limit_threads(options.threads)
     if options.ready_file is not None:
         # A file left by a killed server must not be mistaken for this one's.
@@ -123,6 +125,13 @@ def serve(options: ServerOptions) -> int:
         os._exit(code)
     device.shutdown()
     return code
+
+
+def _raise_file_limit() -> None:
+    """Allow this process as many open files as it may have: each connection needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _xla_cache(options: ServerOptions) -> Path | None:

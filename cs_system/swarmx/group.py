@@ -43,6 +43,7 @@ from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.sealing import encrypt
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.tls import Credentials
@@ -417,7 +418,7 @@ def _accept_wafers(
     arrived: queue.SimpleQueue[tuple[int, FrameChannel]],
     credentials: Credentials | None,
 ) -> None:
-    free = threading.Semaphore(_MAX_UNAUTHENTICATED_PEERS)
+    free, strangers = threading.Semaphore(_MAX_UNAUTHENTICATED_PEERS), LineLimiter(log)
     while True:
         try:
             sock, address = listener.accept()
@@ -429,7 +430,7 @@ def _accept_wafers(
 
         def admit_wafer(sock: socket.socket = sock, peer: str = name_of(address)) -> None:
             try:
-                _admit_wafer(sock, peer, token, arrived, credentials)
+                _admit_wafer(sock, peer, token, arrived, credentials, strangers)
             finally:
                 free.release()
 
@@ -442,6 +443,7 @@ def _admit_wafer(
     token: str,
     arrived: queue.SimpleQueue[tuple[int, FrameChannel]],
     credentials: Credentials | None,
+    strangers: LineLimiter,
 ) -> None:
     try:
         connection = accept(sock, credentials)
@@ -454,7 +456,7 @@ def _admit_wafer(
         channel = admit(connection, token, _TOKEN_TIMEOUT_S)
         rank = _receive_rank(channel)
     except (OSError, FrameError, MemoryxError) as error:
-        log.warning("%s is not a wafer of the group: %s", peer, error)
+        strangers.log(logging.WARNING, "%s is not a wafer of the group: %s", peer, error)
         connection.close()
         return
     arrived.put((rank, channel))

@@ -21,6 +21,7 @@ from cs_system.security import check_system_peer, client_credentials, internal_c
 from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader, run_token
 from cs_toolkit.files import replace_file
+from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.tls import CERTS_VARIABLE, Credentials, CredentialsError
 from cs_toolkit.tls_connection import TlsError, accept, connect
 from cs_toolkit.wire import listen, name_of, new_nonce, shut_down
@@ -28,6 +29,9 @@ from cs_toolkit.wire import listen, name_of, new_nonce, shut_down
 log = logging.getLogger("cs_system.server")
 
 _BACKLOG = 64
+
+# Limit of connections whose peers have not yet proved that they are members.
+_MAX_HANDSHAKES = 64
 
 # How long a run waits for a lost member to come back.
 _REJOIN_TIMEOUT_S = 5.0
@@ -147,6 +151,8 @@ class GroupLeader:
         self._config, self._host = config, host
         self._token = secrets.token_hex(32)
         self._credentials = internal_credentials(host)
+        self._handshakes = threading.Semaphore(_MAX_HANDSHAKES)
+        self._strangers = LineLimiter(log)
         self._changed = threading.Condition()
         self._members: list[_RemoteMember] = []
         try:
@@ -211,6 +217,9 @@ class GroupLeader:
         with contextlib.suppress(OSError):  # closed
             while True:
                 sock, address = self._listener.accept()
+                if not self._handshakes.acquire(blocking=False):
+                    sock.close()
+                    continue
                 arguments = (sock, name_of(address))
                 threading.Thread(target=self._serve_member, args=arguments, daemon=True).start()
 
@@ -219,6 +228,7 @@ class GroupLeader:
             connection = accept(sock, self._credentials)
         except OSError:  # the peer has disconnected already
             sock.close()
+            self._handshakes.release()
             return
         try:
             connection.handshake(HANDSHAKE_S)
@@ -226,9 +236,11 @@ class GroupLeader:
             channel = Channel(connection)
             host, number = admit_member(channel, self._token)
         except (OSError, TlsError) as error:
-            log.warning("%s is not a member of the group: %s", address, error)
+            self._strangers.log(logging.WARNING, "%s is not a member of the group: %s", address, error)
             connection.close()
             return
+        finally:
+            self._handshakes.release()
         member = _RemoteMember(channel, host, number)
         with self._changed:
             self._members.append(member)

@@ -196,3 +196,13 @@ def test_control_plane_offers_version_1_3(encrypted: RunningSystem, site: SiteCe
         assert connection.selected_alpn_protocol() == "h2"
     with socket.create_connection((host, int(port))) as plain, pytest.raises((ssl.SSLError, OSError)):
         context.wrap_socket(plain, server_hostname="cs9.example")
+
+
+def test_silent_connection_of_the_control_plane_is_closed(system: RunningSystem) -> None:
+    """Without TLS too: the handshake of HTTP/2 has a limit of 10 s."""
+    host, _, port = system.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20.0) as stranger:
+        began_s = time.monotonic()
+        while stranger.recv(4096):
+            pass
+        assert 8.0 < time.monotonic() - began_s < 15.0

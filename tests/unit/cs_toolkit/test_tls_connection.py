@@ -162,6 +162,28 @@ def test_time_limits(pair: Pair, user: Credentials) -> None:
         assert not client.send_now(b"more")
 
 
+def test_time_limits_with_a_function_that_decides(pair: Pair, user: Credentials) -> None:
+    """As of `Connection.on_timeout`: the wait is repeated until the function raises."""
+    client, server = connected(pair, user)
+    calls: list[int] = []
+
+    def decide() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise PeerSilentError("long enough")
+
+    with client, server:
+        client.on_timeout = decide
+        client.limit_receive(0.02)
+        with pytest.raises(PeerSilentError, match="long enough"):
+            client.receive_some(memoryview(bytearray(1)))
+        calls.clear()
+        client.limit_send(0.02)
+        with pytest.raises(PeerSilentError, match="long enough"):
+            client.send([bytes(64 << 20)])
+    assert len(calls) == 3
+
+
 def test_shutting_down_wakes_a_blocked_thread(pair: Pair, user: Credentials) -> None:
     client, server = connected(pair, user)
     with client, server, ThreadPoolExecutor(1) as pool:

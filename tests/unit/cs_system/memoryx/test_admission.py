@@ -146,7 +146,7 @@ def test_a_peer_of_another_protocol_or_version_gets_the_reason() -> None:
             admit(far, SECRET, 5.0)
 
 
-def test_idle_connections_are_limited_dropped_and_logged_once(
+def test_idle_connections_are_limited_and_dropped(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "MAX_UNPROVED", 8)
@@ -160,12 +160,12 @@ def test_idle_connections_are_limited_dropped_and_logged_once(
             wait_until(lambda: len(admitted) == 1)
         assert idle[32].recv(1) == b""
         for sock in idle[33:]:
-            assert b"nothing was heard within the time limit" in sock.recv(4096)
+            assert b"was not heard within the time limit" in sock.recv(4096)
             sock.close()
         for sock in idle[:33]:
             sock.close()
     dropped = [text for text in caplog.messages if text.startswith("dropping")]
-    assert len(dropped) == 1
+    assert len(dropped) == 10  # in a minute
     assert "more than 8 connections prove nothing" in dropped[0]
 
 

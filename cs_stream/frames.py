@@ -49,7 +49,6 @@ MAX_TEXT_BYTES = 1 << 16
 FLAG_CHECKSUM = 1
 FLAG_PONG = 1
 
-_TAGGED_BYTES = 32
 _NO_TAG = bytes(TAG_BYTES)
 _RESERVED = bytes(16)
 
@@ -71,6 +70,8 @@ class FrameType(IntEnum):
 
 
 _FORMAT = HeaderFormat(MAGIC, VERSION, FrameType, "HIIQQ16s16s")
+# The part of a header that its tag covers.
+_TAGGED = HeaderFormat(MAGIC, VERSION, FrameType, "HIIQQ")
 
 # A BATCH is bounded by the layout, which the state machine knows.
 _MAX_PAYLOAD_BYTES = {
@@ -107,6 +108,10 @@ class Header:
             self.tag,
             _RESERVED,
         )
+
+    def tagged_bytes(self) -> bytes:
+        """Return the bytes that the tag covers."""
+        return _TAGGED.pack(self.type, self.flags, self.worker, self.generation, self.seq, self.nbytes)
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
@@ -152,7 +157,7 @@ class FrameTags:
 
     def encode(self, header: Header, payload: bytes = b"") -> bytes:
         """Return the bytes of the next frame to send, which is not a BATCH."""
-        head = header.encode()[:_TAGGED_BYTES]
+        head = header.tagged_bytes()
         tag = self._key.tag(self._own, self._sent, head, [payload])
         self._sent += 1
         return head + tag + _RESERVED + payload
@@ -163,19 +168,19 @@ class FrameTags:
         Raises:
             ProtocolError: the peer has not sent it like this, or does not know the secret.
         """
-        head = header.encode()[:_TAGGED_BYTES]
+        head = header.tagged_bytes()
         if not self._key.is_tag(header.tag, self._peer, self._received, head, [payload]):
             raise ProtocolError(f"{header.type.name}: its tag is not that of its content")
         self._received += 1
 
     def encode_batch(self, header: Header, fields: Sequence[Buffer]) -> bytes:
         """Return the header of a BATCH with its tag."""
-        head = header.encode()[:_TAGGED_BYTES]
+        head = header.tagged_bytes()
         return head + self._batch_tag(header, head, fields) + _RESERVED
 
     def is_batch_intact(self, header: Header, fields: Sequence[Buffer]) -> bool:
         """Return True if the header and the fields of a BATCH have arrived as they were sent."""
-        tag = self._batch_tag(header, header.encode()[:_TAGGED_BYTES], fields)
+        tag = self._batch_tag(header, header.tagged_bytes(), fields)
         return hmac.compare_digest(header.tag, tag)
 
     def _batch_tag(self, header: Header, head: bytes, fields: Sequence[Buffer]) -> bytes:

@@ -45,6 +45,7 @@ def test_a_key_is_that_of_one_secret_one_use_and_one_connection() -> None:
 
 def test_a_part_of_several_gibibytes_is_authenticated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cs_toolkit.sealing._MAX_PART_BYTES", 16)
+    monkeypatch.setattr("cs_toolkit.sealing._COPIED_BYTES", 8)
     data = bytearray(range(100))
     tag = KEY.tag(0, 0, b"", [data])
     for index in range(100):

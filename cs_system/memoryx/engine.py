@@ -19,6 +19,7 @@ from cs_system.memoryx.client import ShardedMemoryx, ShardedReader
 from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
 from cs_system.memoryx.layered import LayeredEngine
 from cs_system.memoryx.weights import Transfer
+from cs_system.part_spans import part_spans
 from cs_toolkit.layered_step import Schedule, Update, traffic
 from cs_toolkit.step import CompiledStep, TensorSpec
 
@@ -97,7 +98,10 @@ class StreamedEngine(LayeredEngine):
             self._memoryx = client
             with device_errors(ProgramError, "programming"):
                 executables = select_executables(self._step, self._data, self._traffic.calls)
-                self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
+                spans = part_spans("wafer 0")
+                self._layers = Layers(
+                    self._schedule, self._traffic, executables, OneDevice(), {}, spans=spans
+                )
             client.wait_open()
             self._reader = ShardedReader(self._schedule, client.addresses, secret, name)
             client.on_failure = self._reader.end_all

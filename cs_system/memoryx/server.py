@@ -13,6 +13,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,6 +49,7 @@ from cs_system.memoryx.store import (
     is_first_micro_batch,
 )
 from cs_system.memoryx.updates import Memory, Values, compile_functions
+from cs_system.part_spans import part_spans
 from cs_toolkit.layered_step import shards
 from cs_toolkit.tls import Credentials
 from cs_toolkit.wire import PeerGoneError, listen, name_of
@@ -277,6 +279,7 @@ class WaferConnection:
         self._channel = channel
         self._directory, self._threads = directory, threads
         self._registry = registry
+        self._spans = part_spans("MemoryX")
         self._listeners: list[Listener] = []
         self._has_files = False
         self._changed = threading.Condition()
@@ -378,7 +381,9 @@ class WaferConnection:
             self._wait_for(memory.small, step.number - 1)
             step.known.update(memory.begin_step())
             for call, numbers in enumerate(memory.traffic.to_wafer):
+                began_s = time.monotonic()
                 self._wait_for(numbers, step.number - 1)
+                ready_s = time.monotonic()
                 some = memory.values(self._always_streamed[call], step.known)
                 arrays = memory.values(numbers, step.known)
                 for listener in self._listeners:
@@ -386,6 +391,8 @@ class WaferConnection:
                         FrameType.WEIGHTS, call, some if listener.has_files else arrays
                     )
                 self._channel.send_arrays(FrameType.WEIGHTS, call, some if self._has_files else arrays)
+                self._spans.add("weights out", "wait for the update", began_s, ready_s, ("call", call))
+                self._spans.add("weights out", "send weights", ready_s, time.monotonic(), ("call", call))
             step.streamed.set()
 
     def _update(self) -> None:
@@ -396,7 +403,9 @@ class WaferConnection:
             for number, array in zip(self._memory.traffic.inputs, step.inputs, strict=True):
                 np.copyto(self._memory.arrived[number], array)
             changes = partial(self._before_change, step.number), partial(self._after_change, step.number)
+            began_s = time.monotonic()
             answers = self._memory.update(step.known, self._exchange, *changes)
+            self._spans.add("update", "update", began_s, time.monotonic(), ("step", step.number))
             with self._changed:
                 self._updated_step = step.number
                 self._changed.notify_all()
@@ -424,6 +433,7 @@ class WaferConnection:
             raise MemoryxError(f"got results of call {header.index} from the wafer, expected none")
         # The previous update still reads the values at this place.
         self._wait_until_updated(step.number - 1)
+        began_s = time.monotonic()
         if self._has_files:
             self._channel.receive_tensors(header, [])
         else:
@@ -434,6 +444,7 @@ class WaferConnection:
                 specs = [memory.schedule.values[number] for number in numbers]
                 results = self._channel.receive_arrays(header, specs)
                 accumulate_results(memory.shard, header.index, memory.arrived, results)
+        self._spans.add("results in", "receive results", began_s, time.monotonic(), ("call", header.index))
         step.expected -= 1
         if not step.expected:
             self._to_update.put(step)

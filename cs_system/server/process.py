@@ -27,6 +27,7 @@ from cs_system.engine.device import start_device
 from cs_system.engine.machine import cpu_digest, limit_threads
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.monitoring.board import Board, Snapshot
+from cs_system.part_spans import spans_directory
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.security import grpc_server_credentials
 from cs_system.server.artifacts import ExecutableStore, keep_newest
@@ -160,6 +161,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
         leader = _make_leader(options)
         if leader is not None:
             stack.callback(leader.close)
+        stack.enter_context(spans_directory())
         files = StateDirectory(options.state_dir)
         system = System(options.system, device, receiver, store, leader, files)
         stack.enter_context(system.events)

@@ -38,6 +38,7 @@ from cs_system.errors import (
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity, samples_per_step
 from cs_system.monitoring.recorder import RunRecorder, StepTraffic, Totals
+from cs_system.part_spans import read_part_spans, remove_ended_parts
 from cs_system.server.steps import INPUT_TIMEOUT_S, Progress, StepLoop, StepValues
 from cs_system.swarmx.health import NOT_SLOW
 from cs_system.swarmx.hosts import HostPool
@@ -116,7 +117,7 @@ class Run:
         self.share = ONE_WAFER
         self.floorplan: Floorplan | None = None
         self.recorder = RunRecorder()
-        self._spans = SpanRing()
+        self._spans, self._began_s = SpanRing(), time.monotonic()
         self._token = token
         self._device = device
         self._receiver = receiver
@@ -250,7 +251,8 @@ class Run:
 
     def span_documents(self, limit: int | None) -> list[dict[str, Any]]:
         """Return the spans of the run, one document a process, for the timeline of the job."""
-        return [span_document("CS system", self._spans, limit=limit)]
+        own = span_document("CS system", self._spans, limit=limit)
+        return [own, *read_part_spans(self._began_s, limit)]
 
     # The phases of a run
 
@@ -467,6 +469,7 @@ class Run:
         """End the run and free the device, after the operation that is running on it."""
         await self.close_input(reason)
         await asyncio.get_running_loop().run_in_executor(self._device, self._free)
+        remove_ended_parts()
 
     def _make_engine(self, program: CompiledStep, data: Mapping[str, bytes], share: SystemShare) -> None:
         # Imported here, in the thread of the device, because importing JAX takes a second.

@@ -34,6 +34,7 @@ from cs_system.memoryx.protocol import (
     Header,
     greet,
 )
+from cs_system.part_spans import part_spans
 from cs_system.swarmx.health import WorkReport
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
@@ -160,7 +161,13 @@ class _Wafer:
             places = {number: self._devices.by_sample for number, is_split in split if is_split}
             executables = select_executables(self._step, self._data, self._traffic.calls)
             self._layers = Layers(
-                self._schedule, self._traffic, executables, self._devices, places, self._timer.add_call
+                self._schedule,
+                self._traffic,
+                executables,
+                self._devices,
+                places,
+                self._timer.add_call,
+                part_spans(f"wafer {assignment.rank}"),
             )
         self._outputs: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
 

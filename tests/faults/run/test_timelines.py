@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from csrun.jobs.timeline import problems
-from tests.systems import RunningSystem
+from tests.systems import RunningSystem, running_system
 
 from .training_jobs import ROOT, finish, launch, wait_for_log, wait_idle
 
@@ -80,6 +82,39 @@ def test_a_killed_job_has_a_timeline(system: RunningSystem, tmp_path: Path) -> N
     assert "send" in names["worker 0", "batches"]
     assert "compute" in names["CS system", "device"]
     assert "prime the input" in names["chief", "phases"]
+
+
+def test_the_timeline_of_weight_streaming_has_wafers_and_memoryx(tmp_path: Path) -> None:
+    server = tmp_path / "server"
+    server.mkdir()
+    with running_system(server, ["--num-csx=2", f"--memoryx-dir={server}"]) as system:
+        for wafers in (1, 2):
+            folder = tmp_path / f"job{wafers}"
+            folder.mkdir()
+            environment = {EXECUTION_VARIABLE: "weight_streaming", "NUM_CSX": str(wafers)}
+            code, output = finish(launch(system, folder, 30, tasks=2, **environment))
+            assert code == 0, output
+            names = names_by_track(trace(folder))
+            assert set(names["MemoryX", "update"]) == {"update"}
+            assert names["MemoryX", "update"].count("update") == 30
+            assert {"wait for the update", "send weights"} <= set(names["MemoryX", "weights out"])
+            assert "receive results" in names["MemoryX", "results in"]
+            for wafer in range(wafers):
+                calls = names[f"wafer {wafer}", "compute"]
+                assert len(calls) == len(names[f"wafer {wafer}", "weights"])
+                assert len(calls) % 30 == 0
+            assert ("wafer 1", "compute") in names or wafers == 1
+        assert len(list(spans_folder(system).iterdir())) <= 1  # of ended processes none
+
+
+def spans_folder(system: RunningSystem) -> Path:
+    environment = Path(f"/proc/{system.process.pid}/environ").read_bytes()
+    folder = Path(tempfile.gettempdir())
+    for entry in environment.split(b"\0"):
+        if entry.startswith(b"TMPDIR="):
+            folder = Path(entry.partition(b"=")[2].decode())
+    (found,) = folder.glob(f"cs_spans_{system.process.pid}_*")
+    return found
 
 
 def test_a_job_without_spans_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -121,6 +121,10 @@ class Shortage:
     available_bytes_per_pe: int
 
 
+class ReportError(CompileError):
+    """A compile report is missing or cannot be read."""
+
+
 class ReplicaError(CompileError):
     """Replicas that are impossible: the batch is not divisible by them, or they do not fit the wafer."""
 

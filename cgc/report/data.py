@@ -29,10 +29,11 @@ def build_json(report: CompileReport) -> dict[str, Any]:
 
     Keys of a pipelined step: `kernels` (figures plus name, family, generated, origin ("matched" or
     "generated"), loops (of a generated kernel, one line a nest), ops, rectangle, memory_per_pe_bytes, source;
-    in data-flow order), `bottleneck` (kernel, limit, reason, deltat_cycles, remedies: suggestions that would
-    lift the limit, levers: estimated changes of that kernel), `replicas` (only if the model may have several
-    copies on the wafer: the copies, their exchange, the counts that were compared; `kernels` are then those
-    of one copy, and `overall` has the rates and PEs of all copies with the cycles of one).
+    start_cycles (when it starts on the first sample); in data-flow order), `bottleneck` (kernel, limit,
+    reason, deltat_cycles, remedies: suggestions that would lift the limit, levers: estimated changes of that
+    kernel), `replicas` (only if the model may have several copies on the wafer: the copies, their exchange,
+    the counts that were compared; `kernels` are then those of one copy, and `overall` has the rates and PEs
+    of all copies with the cycles of one).
 
     Keys of a step with streamed weights: `processing_elements` (of the whole wafer), `io_bytes_per_s`,
     `execution`, `layers` (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds`
@@ -59,7 +60,10 @@ def _build_pipelined_json(report: CompileReport, part: PipelinedPart) -> dict[st
     performance = part.performance
     return {
         "overall": _build_figures_json(performance.overall),
-        "kernels": [_build_kernel_json(kernel) for kernel in part.kernels],
+        "kernels": [
+            {**_build_kernel_json(kernel), "start_cycles": part.start_cycles[kernel.kernel.name]}
+            for kernel in part.kernels
+        ],
         "families": [asdict(one) for one in sum_families(part.kernels)],
         "bottleneck": {
             "kernel": performance.bottleneck,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from cgc.performance.layers import (
     layer_costs,
 )
 from cgc.performance.model import MEMORY, Figures, Performance, estimate
+from cgc.performance.pipeline import start_cycles
 from cgc.performance.replicas import Replicated
 from cgc.placement.model import Placement, Rect
 from cgc.placement.shapes import GraphShapes
@@ -103,6 +104,17 @@ class PipelinedPart:
             return 0
         cycles = self.bottleneck.figures.deltat_cycles
         return sum(row.figures.deltat_cycles == cycles for row in self.kernels) - 1
+
+    @cached_property
+    def start_cycles(self) -> Mapping[str, int]:
+        """The cycle at which each kernel starts on the first sample, by name."""
+        cycles = {row.kernel.name: row.figures.deltat_cycles for row in self.kernels}
+        return start_cycles((row.kernel for row in self.kernels), self.edges, cycles)
+
+    @property
+    def interval_cycles(self) -> int:
+        """Cycles between two samples of one copy."""
+        return self.performance.overall.deltat_cycles
 
     @property
     def copies(self) -> int:

@@ -32,6 +32,7 @@ from cgc.report.floorplan import (
     whole_window,
 )
 from cgc.report.model import CompileReport, KernelReport, PipelinedPart, StreamedPart, report_kernels
+from cgc.report.pipeline import draw_pipeline
 from cgc.report.suggestions import Reason
 from cgc.report.text import render_verdict, summarize_replicas
 from cs_toolkit.fabric import Fabric
@@ -199,6 +200,7 @@ def _build_pipelined_sections(report: CompileReport, part: PipelinedPart) -> dic
         "bars": _build_limit_bars(report, part),
         "figures": _build_pipelined_figures(report, part),
         "drawing": _draw(placed, report.fabric, boxes, _MAIN_WIDTH, _WHOLE_WIDTH),
+        "pipeline": draw_pipeline(part),
         "copies": copies,
         "copies_summary": summarize_replicas(part.replicas, report.fabric) if part.replicas else [],
         # Arrows that are not shown at first appear for the kernel under the pointer.

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from cgc.errors import CompileError
+from cgc.errors import CompileError, ReportError
 from cgc.manifest import PROVENANCE, REPORT_JSON
+from cgc.report.pipeline import DEFAULT_SAMPLES, make_trace
 from cgc.report.text import table
 
 
@@ -46,13 +47,53 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
     click.echo(json.dumps(found, indent=1) if as_json else render(found), nl=as_json)
 
 
+@main.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("report", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, allow_dash=True),
+    default="pipeline.json",
+    show_default=True,
+    metavar="FILE",
+    help="Where to write the trace; - for stdout.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 1000),
+    default=DEFAULT_SAMPLES,
+    show_default=True,
+    metavar="N",
+    help="Number of samples that pass the wafer.",
+)
+def trace(report: Path, output: Path, samples: int) -> None:
+    """Write the predicted pipeline of REPORT as a trace for https://ui.perfetto.dev or chrome://tracing.
+
+    Each kernel is a track, each sample a slice on it. With streamed weights the layers of a step follow each
+    other on one track. REPORT is given as for `cgc-report diff`.
+
+    Exit status: 0; 1 if the report is missing or of an older version; 2 for bad usage.
+    """
+    try:
+        text = json.dumps(make_trace(load_report(report).report, samples)) + "\n"
+        if output == Path("-"):
+            click.echo(text, nl=False)
+            return
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ReportError(
+                f"cannot write {output}: {error.strerror}; name another file with -o"
+            ) from error
+    except CompileError as error:
+        click.echo(f"cgc-report: error: {error}", err=True)
+        sys.exit(error.exit_code)
+    click.echo(f"{output}: open it at https://ui.perfetto.dev or in chrome://tracing")
+
+
 Report = Mapping[str, Any]
 
 _SHOWN = 20  # changed kernels in the text; `--json` has all
-
-
-class ReportError(CompileError):
-    """A compile report is missing or cannot be read."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit.trace_events import Slice, make_slices, name_process, name_track
+
 SPANS_DIR = "spans"
 SYSTEM = "CS system"
 # Clocks of machines drift apart by less than this, also without NTP: quartz is good for 20 to 50 ppm.
@@ -122,88 +124,14 @@ def _kind(process: str) -> int:
 def _process_events(
     document: Mapping[str, Any], pid: int, name: str, offset_s: float
 ) -> list[dict[str, Any]]:
-    tracks: dict[str, list[Any]] = defaultdict(list)
-    for span in document["spans"]:
-        tracks[span[0]].append(span)
-    events = [
-        metadata_event("process_name", pid, 0, name=name),
-        metadata_event("process_sort_index", pid, 0, sort_index=pid),
-    ]
-    for tid, (track, spans) in enumerate(sorted(tracks.items()), 1):
-        events.append(metadata_event("thread_name", pid, tid, name=track))
-        events += slices(
-            [
-                (name, began_s + offset_s, ended_s + offset_s, detail)
-                for _, name, began_s, ended_s, detail in spans
-            ],
-            pid,
-            tid,
-        )
+    tracks: dict[str, list[Slice]] = defaultdict(list)
+    for track, span, began_s, ended_s, detail in document["spans"]:
+        values = {detail[0]: detail[1]} if detail else None
+        tracks[track].append((span, began_s + offset_s, ended_s + offset_s, values))
+    events = name_process(pid, name)
+    for tid, (track, slices) in enumerate(sorted(tracks.items()), 1):
+        events += [*name_track(pid, tid, track), *make_slices(slices, pid, tid)]
     return events
-
-
-def metadata_event(kind: str, pid: int, tid: int, **arguments: str | int) -> dict[str, Any]:
-    """Return an event that names or orders a process or a track."""
-    return {"ph": "M", "name": kind, "ts": 0, "pid": pid, "tid": tid, "args": arguments}
-
-
-def slices(
-    spans: Iterable[tuple[str, float, float, Sequence[Any] | None]], pid: int, tid: int
-) -> list[dict[str, Any]]:
-    """Return the events of one track, nested: a span that outlasts the one around it is cut at its end.
-
-    Args:
-        spans: names, times in seconds, and names and values of a property.
-        pid: number of the process.
-        tid: number of the track.
-    """
-    # In whole nanoseconds: the sum of a rounded start and a rounded duration could exceed the next start.
-    whole = [(round(1e9 * began), round(1e9 * ended), name, detail) for name, began, ended, detail in spans]
-    events: list[dict[str, Any]] = []
-    open_ends: list[int] = []
-    for began, ended, name, detail in sorted(whole, key=lambda span: (span[0], -span[1])):
-        while open_ends and open_ends[-1] <= began:
-            open_ends.pop()
-        end = max(began, min(ended, *open_ends)) if open_ends else max(began, ended)
-        open_ends.append(end)
-        event = {
-            "ph": "X",
-            "name": name,
-            "ts": began / 1000,
-            "dur": (end - began) / 1000,
-            "pid": pid,
-            "tid": tid,
-        }
-        if detail:
-            event["args"] = {detail[0]: detail[1]}
-        events.append(event)
-    return events
-
-
-def problems(trace: Mapping[str, Any]) -> list[str]:
-    """Return violations of the rules of Perfetto for complete events; empty for a valid trace."""
-    found = []
-    tracks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for number, event in enumerate(trace["traceEvents"]):
-        missing = [key for key in ("ph", "name", "ts", "pid", "tid") if key not in event]
-        if missing:
-            found.append(f"event {number} has no {', '.join(missing)}")
-        elif event["ph"] == "X" and not (event["ts"] >= 0 and event.get("dur", -1) >= 0):
-            found.append(f"event {number}, {event['name']}: ts {event['ts']}, dur {event.get('dur')}")
-        elif event["ph"] == "X":
-            began = round(1000 * event["ts"])
-            tracks[event["pid"], event["tid"]].append((began, began + round(1000 * event["dur"])))
-    for track, spans in tracks.items():
-        open_ends: list[int] = []
-        for began, ended in sorted(spans, key=lambda span: (span[0], -span[1])):
-            while open_ends and open_ends[-1] <= began:
-                open_ends.pop()
-            if open_ends and ended > open_ends[-1]:
-                found.append(
-                    f"track {track}: a span from {began} to {ended} ns overlaps one to {open_ends[-1]}"
-                )
-            open_ends.append(ended)
-    return found
 
 
 def count_spans(documents: Iterable[Mapping[str, Any]]) -> int:

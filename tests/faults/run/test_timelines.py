@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
-from csrun.jobs.timeline import problems
+from cs_toolkit.trace_events import find_problems
 from tests.systems import RunningSystem, running_system
 
 from .training_jobs import ROOT, finish, launch, wait_for_log, wait_idle
@@ -21,7 +21,7 @@ def trace(folder: Path) -> dict[str, Any]:
     command = [str(ROOT / "bin" / "csrun"), "trace", str(folder / "logs"), "-o", "-"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(ran.stdout)
-    assert problems(found) == []
+    assert find_problems(found) == []
     return found
 
 

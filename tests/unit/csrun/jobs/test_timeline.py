@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csrun.jobs.timeline import align, make_trace, problems, read_documents
+from cs_toolkit.trace_events import find_problems
+from csrun.jobs.timeline import align, make_trace, read_documents
 
 
 def document(process: str, spans: list[Any], clock: str = "a", **changes: Any) -> dict[str, Any]:
@@ -46,19 +47,19 @@ spans = st.lists(
 @given(spans, spans)
 def test_every_trace_is_valid(first: list[Any], second: list[Any]) -> None:
     trace = make_trace([document("chief", first), document("CS system", second)], {"job": "j"})
-    assert problems(json.loads(json.dumps(trace))) == []
+    assert find_problems(json.loads(json.dumps(trace))) == []
     assert len(slices(trace)) == len(first) + len(second)
 
 
 def test_invalid_traces_are_found() -> None:
     event = {"ph": "X", "name": "a", "ts": 0, "dur": 5, "pid": 1, "tid": 1}
-    assert problems({"traceEvents": [event]}) == []
+    assert find_problems({"traceEvents": [event]}) == []
     for wrong in ({"dur": -1}, {"ts": -1}):
-        assert problems({"traceEvents": [event | wrong]})
-    assert problems({"traceEvents": [{key: event[key] for key in event if key != "tid"}]})
-    assert problems({"traceEvents": [event, event | {"ts": 4}]})
-    assert problems({"traceEvents": [event, event | {"ts": 4, "tid": 2}]}) == []
-    assert problems({"traceEvents": [event, event | {"ts": 4, "dur": 1}]}) == []
+        assert find_problems({"traceEvents": [event | wrong]})
+    assert find_problems({"traceEvents": [{key: event[key] for key in event if key != "tid"}]})
+    assert find_problems({"traceEvents": [event, event | {"ts": 4}]})
+    assert find_problems({"traceEvents": [event, event | {"ts": 4, "tid": 2}]}) == []
+    assert find_problems({"traceEvents": [event, event | {"ts": 4, "dur": 1}]}) == []
 
 
 def test_the_clock_of_another_host_is_aligned_with_that_of_the_system() -> None:

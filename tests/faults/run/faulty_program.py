@@ -23,6 +23,7 @@ from cs_runtime.progress import StepEvents
 from cs_runtime.training import train
 from cs_toolkit.execution_options import ExecutionOptions
 from cs_toolkit.step import TensorSpec
+from input_rules.input_export import Shard
 
 sys.path[0] = str(Path(__file__).parents[2] / "programs")
 from numpy_program import BATCH, NumpyFrontEnd, Scalars  # noqa: E402
@@ -48,18 +49,26 @@ class FaultyFrontEnd(NumpyFrontEnd):
         return super().input_facts()
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
-        if FAULT == "differ" and ROLE == "worker0":
-            JOINED.touch()
-        for number, batch in enumerate(super().batches(skip), start=skip):
-            if FAULT == "die" and ROLE == "worker1" and number == 20:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if ROLE == LAST_WORKER and f"{number}" == DEATHS.get(os.environ.get("CSRUN_RESTARTS", "0")):
-                os.kill(os.getpid(), signal.SIGKILL)
-            if FAULT == "asked early" and number == skip:
-                os.kill(os.getpid(), signal.SIGUSR1)
-            if FAULT == "slow":
-                time.sleep(0.016)
-            yield batch
+        return _with_faults(super().batches(skip), skip)
+
+    def part(self, shard: Shard, first: int, stride: int) -> Iterator[tuple[np.ndarray, ...]]:
+        return _with_faults(super().part(shard, first, stride), first // stride)
+
+
+def _with_faults(batches: Iterator[tuple[np.ndarray, ...]], first: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the batches of this worker from number `first` on, and fail as FAULT says."""
+    if FAULT == "differ" and ROLE == "worker0":
+        JOINED.touch()
+    for number, batch in enumerate(batches, first):
+        if FAULT == "die" and ROLE == "worker1" and number == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if ROLE == LAST_WORKER and f"{number}" == DEATHS.get(os.environ.get("CSRUN_RESTARTS", "0")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if FAULT == "asked early" and number == first:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        if FAULT == "slow":
+            time.sleep(0.016)
+        yield batch
 
 
 def _wait_for(file: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cs_runtime.errors import NoSystemError
 from cs_runtime.exits import record_failures
-from cs_runtime.input_order import InputRecord, schedule_from, start_record
+from cs_runtime.input_record import InputRecord, schedule_from, start_record
 from cs_runtime.job_spans import write_spans
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, State, StepCheck, StepProgram, check_steps

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cs_runtime import files, run_files
 from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
-from cs_runtime.input_order import InputRecord, OrderLog, append_record
+from cs_runtime.input_record import InputRecord, OrderLog, append_record
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, Observer, State
 from cs_runtime.progress import (

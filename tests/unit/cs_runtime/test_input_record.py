@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cs_runtime import input_order
+from cs_runtime import input_record
 from cs_runtime.errors import InputChangedError, InputOrderError, ModelDirError
-from cs_runtime.input_order import (
+from cs_runtime.input_record import (
     FILE_NAME,
     ORDER_FILE_NAME,
     InputRecord,
@@ -52,7 +52,7 @@ def test_damaged_lines_are_skipped_and_later_keys_ignored(tmp_path: Path, damage
 
 
 def test_a_long_record_keeps_its_newer_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_order, "_MAX_BYTES", 2000)
+    monkeypatch.setattr(input_record, "_MAX_BYTES", 2000)
     for step in range(200):
         append_record(tmp_path, record(step))
     assert (tmp_path / FILE_NAME).stat().st_size <= 2000

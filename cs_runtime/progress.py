@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from cs_runtime.errors import NonFiniteLossError
+from cs_runtime.terminal import name_step
 from cs_system.errors import CsSystemError
 from cs_toolkit.spans import SPANS
 from cs_toolkit.step import LOSS
@@ -125,6 +126,7 @@ def report_step(
         samples_per_s: Samples per second since the last line.
         input_wait: Fraction of that time in which the device had no batch.
     """
+    name_step(step)
     before = _current or TrainingProgress(step, step, None, "")
     noted = replace(
         before,
@@ -151,6 +153,7 @@ def report_checkpoint(step: int, path: str | os.PathLike[str]) -> None:
 
 def record_step(step: int) -> None:
     """Record the current step without a log line."""
+    name_step(step)
     if _current is not None:
         _record(replace(_current, step=step, waits_for=""), write=bool(_current.waits_for))
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import textwrap
 import threading
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from cs_toolkit.json_logs import LOG_FORMAT_VARIABLE, JsonFormatter
 from cs_toolkit.wait_lines import FIRST_LINE_S, WaitLines
 
 # The toolkit's loggers report progress at INFO; those of other libraries stay at WARNING.
@@ -30,12 +32,30 @@ def configure_logging(front_end: str) -> None:
         return
     # Not a handler of the root logger: with one, a later `basicConfig` of the program would do nothing.
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(FORMAT, datefmt="%H:%M:%S"))
+    in_json = os.environ.get(LOG_FORMAT_VARIABLE) == "json"
+    text = logging.Formatter(FORMAT, datefmt="%H:%M:%S")
+    handler.setFormatter(JsonFormatter(_task_fields) if in_json else text)
     logging.lastResort = handler
     for name in (*PACKAGES, front_end):
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
+
+
+# Global step of the run, for lines in JSON.
+_step: int | None = None
+
+
+def name_step(step: int) -> None:
+    """Set the global step that lines in JSON have from now on."""
+    global _step
+    _step = step
+
+
+def _task_fields() -> dict[str, object]:
+    job, rank = os.environ.get("CSRUN_JOB_ID"), os.environ.get("CSRUN_RANK")
+    fields: dict[str, object] = {"job": job, "task": rank and int(rank), "step": _step}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 log = logging.getLogger("cs_runtime")

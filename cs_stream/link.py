@@ -153,6 +153,7 @@ class ServerLink:
             _log.warning(
                 "worker %d at %s has not answered for %.0f s; its connection counts as lost after %g s",
                 *(self.worker, self.peer, self._silence.silence_s, self._silence.timeout_s),
+                extra={"worker": self.worker},
             )
         if self._silence.is_over:
             raise PeerSilentError(f"it has not answered for {self._silence.silence_s:.0f} s")
@@ -160,7 +161,11 @@ class ServerLink:
     def _record_life(self) -> None:
         silence_s = None if self._silence is None else self._silence.heard(time.monotonic())
         if silence_s is not None:
-            _log.info("worker %d at %s answers again after %.0f s", self.worker, self.peer, silence_s)
+            _log.info(
+                "worker %d at %s answers again after %.0f s",
+                *(self.worker, self.peer, silence_s),
+                extra={"worker": self.worker},
+            )
 
     def drain_and_close(self) -> None:
         """Send queued bytes, read the peer's last bytes for a while, and close."""

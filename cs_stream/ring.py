@@ -273,7 +273,7 @@ class BatchRing:
                 window = self._state.window(hello.worker)
                 link.accept(welcome, self.spec.layout.nbytes, window)
         link.flush()
-        _log.info("%s of job %r connected, generation %d", name, self.spec.job_id, link.generation)
+        _log.info("%s connected, generation %d", name, link.generation, extra=self._about(link))
         return None
 
     def slot_for(self, link: ServerLink, seq: int) -> Slot:
@@ -307,7 +307,7 @@ class BatchRing:
             name = self._state.describe(link.worker)
             self._changed.notify_all()
         _flush(granted)
-        _log.info("%s has sent its whole input, %d batches", name, total)
+        _log.info("%s has sent its whole input, %d batches", name, total, extra=self._about(link))
 
     def fail_worker(self, link: ServerLink, failure: Failure) -> None:
         """Record that the link's worker has reported the failure of its input."""
@@ -315,7 +315,7 @@ class BatchRing:
             self._state.fail(link.worker, link.generation, failure)
             name = self._state.describe(link.worker)
             self._changed.notify_all()
-        _log.error("%s: %s", name, failure.text)
+        _log.error("%s: %s", name, failure.text, extra=self._about(link))
 
     def record_corruption(self, link: ServerLink, text: str) -> None:
         """Record that a batch of the link arrived corrupted."""
@@ -323,7 +323,8 @@ class BatchRing:
             again = self._state.record_corruption(link.worker, text)
             name = self._state.describe(link.worker)
             self._changed.notify_all()
-        _log.error("%s: %s; %s", name, text, "it is sent once more" if again else "the run fails")
+        what = "it is sent once more" if again else "the run fails"
+        _log.error("%s: %s; %s", name, text, what, extra=self._about(link))
 
     def detach(self, link: ServerLink, reason: str) -> None:
         """Record that the link's connection is over."""
@@ -335,7 +336,13 @@ class BatchRing:
             name = self._state.describe(link.worker)
             self._changed.notify_all()
         if not ended:
-            _log.warning("%s: generation %d is gone: %s", name, link.generation, reason)
+            _log.warning(
+                "%s: generation %d is gone: %s", name, link.generation, reason, extra=self._about(link)
+            )
+
+    def _about(self, link: ServerLink) -> dict[str, object]:
+        """Return the fields of a log line about a worker."""
+        return {"job": self.spec.job_id, "worker": link.worker}
 
 
 def _flush(links: list[ServerLink]) -> None:

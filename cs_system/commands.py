@@ -12,6 +12,7 @@ import click
 from cs_system.address import DEFAULT_PORT, is_loopback
 from cs_system.certificate_commands import certs
 from cs_system.errors import CsSystemError
+from cs_system.logs import log_options
 from cs_system.operator_commands import drain, mode, release, resume, status, top, usage
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.garbage import leave_at_exit, use_infrequent_collection
@@ -188,6 +189,7 @@ def main() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Where these store weights and gradients.  [default: the directory of temporary files]",
 )
+@log_options
 def serve(
     host: str,
     certs: Path | None,
@@ -222,7 +224,6 @@ def serve(
       srun --nodes=4 --ntasks-per-node=1 cs_system serve --num-csx=4 --host=0.0.0.0 --certs=DIR
     """
     from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
-    from cs_system.processes import set_up_logging
     from cs_system.security import server_credentials
     from cs_system.server.artifacts import default_cache_dir
     from cs_system.server.process import ServerOptions
@@ -235,7 +236,6 @@ def serve(
 
     # For the processes that this one starts: wafers, MemoryX.
     os.environ[PEER_TIMEOUT_VARIABLE] = f"{peer_timeout_s:g}"
-    set_up_logging()
     try:
         group = find_group(wafers, group_file, os.environ)
     except CsSystemError as error:
@@ -304,6 +304,7 @@ def serve(
     help="The file that `cs_system serve --num-csx=N --group-file=FILE` writes.",
 )
 @_CERTS
+@log_options
 def member(group_file: Path, certs: Path | None) -> None:
     """Join a group of CS systems that is led by a system on another host, until that ends.
 
@@ -312,9 +313,7 @@ def member(group_file: Path, certs: Path | None) -> None:
       cs_system serve --num-csx=2 --host=10.0.0.7 --group-file=FILE
       cs_system member --group-file=FILE
     """
-    from cs_system.processes import set_up_logging
 
-    set_up_logging()
     _use(certs)
     _be_member(group_file)
 
@@ -371,6 +370,7 @@ def memoryx_group() -> None:
 @click.option(
     "--xla-cache", type=click.Path(file_okay=False, path_type=Path), help="Directory of compiled functions."
 )
+@log_options
 def memoryx_serve(
     host: str,
     certs: Path | None,
@@ -391,10 +391,9 @@ def memoryx_serve(
     from cs_system.memoryx.config import read_memoryx_secret
     from cs_system.memoryx.server import MemoryxOptions
     from cs_system.memoryx.server import serve as run_memoryx
-    from cs_system.processes import end_process, set_up_logging
+    from cs_system.processes import end_process
     from cs_system.security import server_credentials
 
-    set_up_logging()
     directory = memoryx_dir or Path(tempfile.gettempdir())
     try:
         credentials = server_credentials(host, certs, insecure, os.environ)

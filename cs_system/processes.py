@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cs_system.errors import CsSystemError, SystemBugError
+from cs_system.logs import LogOptions, set_up_logging
 from cs_toolkit.garbage import use_infrequent_collection
 
 log = logging.getLogger("cs_system")
@@ -206,7 +207,7 @@ _fork_server = _ForkServer()
 def run_fork_server() -> None:
     """Fork a process for each request on the socket at standard input, until that is closed."""
     use_infrequent_collection()
-    set_up_logging()
+    set_up_logging(LogOptions.of_parent(os.environ))
     requests = socket.socket(fileno=os.dup(0))
     # The children must not inherit the socket as standard input.
     null = os.open(os.devnull, os.O_RDONLY)
@@ -268,23 +269,3 @@ def _end_with_owner(lifeline: int) -> None:
     """End this process, whatever it is doing, when its owner is gone or has closed the lifeline."""
     os.read(lifeline, 1)
     end_process(0)
-
-
-class _Formatter(logging.Formatter):
-    """Formats `2026-01-31 12:00:00.123 INFO    job-17  text`, with `-` for lines that belong to no job."""
-
-    default_msec_format = "%s.%03d"
-
-    def format(self, record: logging.LogRecord) -> str:
-        if not hasattr(record, "job"):
-            record.job = "-"
-        return super().format(record)
-
-
-def set_up_logging(level: int = logging.INFO) -> None:
-    """Log the lines of this toolkit, and warnings of everything else, to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(job)s  %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in ("cs_system", "cs_stream"):
-        logging.getLogger(name).setLevel(level)

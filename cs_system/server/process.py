@@ -26,6 +26,7 @@ from cs_system.address import host_port, is_loopback
 from cs_system.engine.device import start_device
 from cs_system.engine.machine import cpu_digest, limit_threads
 from cs_system.errors import BadOptionError, PortInUseError
+from cs_system.logs import name_current_run
 from cs_system.monitoring.board import Board, Snapshot
 from cs_system.part_spans import spans_directory
 from cs_system.proto import cs_system_pb2_grpc
@@ -165,6 +166,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
         files = StateDirectory(options.state_dir)
         system = System(options.system, device, receiver, store, leader, files)
         stack.enter_context(system.events)
+        name_current_run(system.run_fields)
         server = grpc.aio.server(options=server_options(options.system.peer_timeout_s))
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
         try:
@@ -343,10 +345,21 @@ class _ReadyFile:
                     f"--ready-file={self._path}: cannot be written: {error.strerror}; name a file in a "
                     "writable directory"
                 ) from error
+        _notify_systemd("READY=1")
 
     def __exit__(self, *_: object) -> None:
+        _notify_systemd("STOPPING=1")
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+
+def _notify_systemd(state: str) -> None:
+    """Report a state to systemd if it has started this process (sd_notify(3), Type=notify)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
+            # '@' stands for the zero byte of an abstract address.
+            notifier.sendto(state.encode(), address.replace("@", "\0", 1))
 
 
 def advertised_host(host: str, advertise: str) -> str:

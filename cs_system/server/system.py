@@ -165,6 +165,11 @@ class System:
         """Return what all reservations since the system started have used."""
         return self._ended_totals if self.run is None else self._ended_totals + self.run.totals()
 
+    def run_fields(self) -> dict[str, object]:
+        """Return the job that holds the system and its step, for the log."""
+        run = self.run
+        return {} if run is None else {"job": run.job, "step": run.progress.step}
+
     def state(self) -> str:
         """Return IDLE or DRAINED, or the activity of the current run."""
         if self.run is not None:

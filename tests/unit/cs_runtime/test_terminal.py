@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -173,3 +177,27 @@ def _then(emit: object, caplog: pytest.LogCaptureFixture, two_lines: threading.E
             two_lines.set()
 
     return noted
+
+
+def test_lines_of_a_task_are_json_on_request() -> None:
+    script = (
+        "import logging\n"
+        "from cs_runtime.progress import record_step\n"
+        "from cs_runtime.terminal import configure_logging\n"
+        "configure_logging('estimator')\n"
+        "logging.getLogger('cs_runtime').info('starting')\n"
+        "record_step(120)\n"
+        "logging.getLogger('cs_runtime').warning('%d workers', 4)\n"
+    )
+    variables = {"CS_LOG_FORMAT": "json", "CSRUN_JOB_ID": "job-7", "CSRUN_RANK": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **variables},
+    )
+    first, second = (json.loads(line) for line in done.stderr.splitlines())
+    assert (first["message"], first["job"], first["task"], "step" in first) == ("starting", "job-7", 2, False)
+    assert (second["message"], second["level"], second["step"]) == ("4 workers", "WARNING", 120)
+    assert second["time"].endswith("Z")

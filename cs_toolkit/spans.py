@@ -102,8 +102,10 @@ class ClockSample:
 @cache
 def clock_id() -> str:
     """Return a text that all processes have in common whose monotonic clock is the same."""
+    # A container may have a time namespace, in which the clock has another origin.
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/time').readlink()}"
     except OSError:
         return f"{socket.gethostname()}-{os.getpid()}"
 

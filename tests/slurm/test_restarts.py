@@ -8,6 +8,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tests.systems import running_system
+
+PROGRAM = Path(__file__).parents[1] / "faults" / "run" / "faulty_program.py"
+
 CHIEF = '[ "$CSRUN_RANK" = 0 ] && { until [ -e go ]; do sleep 0.02; done; exit 0; }; '
 FIRST = '[ "$CSRUN_RESTARTS" ] || '
 FLAGS = ("--total-nodes=2", "--tasks-per-node=1", "--log-dir=logs", "--grace-period=1")
@@ -82,3 +88,26 @@ def test_a_node_lost_before_a_restart_ends_the_job(cluster: Any, start: Any, wai
     assert job.end() == 1
     assert "worker 0 on cs-node2 is lost" in job.stderr
     wait(lambda: not cluster.jobs())
+
+
+def test_a_worker_killed_at_a_step_changes_no_bit_of_the_training(
+    cluster: Any, run: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "system").mkdir()
+    states = []
+    with running_system(tmp_path / "system") as system:
+        for deaths in ("", "0:20 1:30"):
+            folder = tmp_path / f"job{len(states)}"
+            job = run(
+                cluster,
+                *("--total-nodes=3", "--tasks-per-node=1", f"--log-dir={folder}", "--max-restarts=2"),
+                *("python", str(PROGRAM), system.address, str(folder / "model_dir"), "80"),
+                env={"DEATHS": deaths, "COMPILE_DIR": str(tmp_path / "artifacts")},
+            )
+            assert job.process.returncode == 0, job.shown()
+            assert ("restart 2 of 2 in 2 s" in job.stderr) == bool(deaths)
+            with np.load(folder / "model_dir" / "state.npz") as state:
+                states.append({name: state[name].tobytes() for name in state})
+    assert states[0] == states[1]
+    exit_record = json.loads((folder / "exits" / "rank-2.json").read_text())
+    assert [end["exit_code"] for end in exit_record["earlier_ends"]] == [137, 137]

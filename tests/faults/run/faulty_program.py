@@ -82,6 +82,11 @@ def _wait_for(file: Path) -> None:
 @report_errors()
 def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
     terminal.configure_logging("numpy_program")
+    for number in max_steps.split(","):  # several runs, one after the other
+        _train(cs_ip, model_dir, int(number))
+
+
+def _train(cs_ip: str, model_dir: str, number: int) -> None:
     limit = {"max_steps": "last_step", "steps": "steps"}[os.environ.get("LIMIT", "max_steps")]
     settings = RunSettings(
         "train",
@@ -91,7 +96,7 @@ def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
         cs_ip=cs_ip,
         save_every_steps=int(os.environ.get("SAVE_EVERY", "10")),
         log_every_steps=10,
-        **{limit: int(max_steps)},
+        **{limit: number},
         options=ExecutionOptions(num_csx=int(os.environ.get("NUM_CSX", "1"))),
     )
     train(FaultyFrontEnd(settings.model_dir), settings, StepEvents(Scalars(), 10, BATCH))

@@ -52,6 +52,20 @@ def test_a_killed_worker_is_restarted_and_no_bit_changes(
     wait_idle(system)
 
 
+def test_a_worker_that_dies_in_a_later_run_skips_those_before(
+    system: RunningSystem, whole: Path, tmp_path: Path
+) -> None:
+    # Batch 30 of worker 1 belongs to the second run, which begins at step 40.
+    code, output = finish(launch(system, tmp_path, f"40,{STEPS}", DEATHS="0:30"))
+    assert code == 0, output
+    assert "restart 1 of 3" in output
+    assert re.search(
+        r"worker 1 \| .*run 1 of the program is over: the chief is in 2; this worker was restarted", output
+    ), output
+    assert_equal_bit_for_bit(whole, tmp_path, STEPS)
+    wait_idle(system)
+
+
 def test_a_worker_that_always_dies_ends_the_run_after_its_restarts(
     system: RunningSystem, tmp_path: Path
 ) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from cs_toolkit.trace_events import find_problems
@@ -68,6 +71,31 @@ def test_a_batch_is_received_after_it_was_made(system: RunningSystem, tmp_path: 
     received = {e["args"]["batch"]: e["ts"] + e["dur"] for e in events if e["name"] == "receive"}
     assert set(received) == set(made) == set(range(40))
     assert all(received[batch] >= made[batch] for batch in made)
+
+
+def has_time_namespaces() -> bool:
+    command = ["unshare", "--time", "--fork", "--monotonic=1000", "true"]
+    return shutil.which("unshare") is not None and not subprocess.run(command, check=False).returncode
+
+
+@pytest.mark.skipif("not has_time_namespaces()", reason="only root may create a time namespace")
+def test_a_process_with_another_clock_is_aligned(system: RunningSystem, tmp_path: Path) -> None:
+    # A worker whose monotonic clock is 1000 s ahead, as that of another machine.
+    run = 'unshare --time --fork --kill-child --monotonic=1000 "$0" "$@"'
+    shell = ("sh", "-c", f'[ "$CSRUN_RANK" = 1 ] && exec {run}; exec "$0" "$@"')
+    code, output = finish(launch(system, tmp_path, 300, tasks=2, before=shell, FAULT="slow"))
+    assert code == 0, output
+    found = trace(tmp_path)
+    processes = {each["process"].split(" (")[0]: each for each in found["otherData"]["processes"]}
+    worker = processes["worker 0"]
+    assert worker["clock"] == "calls"
+    assert abs(worker["offset_s"] + 1000) <= worker["error_s"] < 0.1
+    assert processes["chief"]["clock"] == "same clock"
+    events = [event for event in found["traceEvents"] if event["ph"] == "X" and "args" in event]
+    made = {e["args"]["batch"]: e["ts"] + e["dur"] for e in events if e["name"] == "input function"}
+    received = {e["args"]["batch"]: e["ts"] + e["dur"] for e in events if e["name"] == "receive"}
+    assert len(made) == len(received) == 300
+    assert all(received[batch] >= made[batch] - 1e6 * worker["error_s"] for batch in made)
 
 
 def test_a_killed_job_has_a_timeline(system: RunningSystem, tmp_path: Path) -> None:

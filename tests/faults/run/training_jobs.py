@@ -24,16 +24,17 @@ TIMEOUT_S = 100.0
 def launch(
     system: RunningSystem,
     folder: Path,
-    max_steps: int,
+    max_steps: int | str,
     tasks: int = 3,
     flags: tuple[str, ...] = (),
     program: Path = PROGRAM,
+    before: tuple[str, ...] = (),
     **environment: str,
 ) -> subprocess.Popen[str]:
     command = [
         str(ROOT / "bin" / "csrun_wse"), "--total-nodes=1", f"--tasks-per-node={tasks}",
         "--cpus-per-task=1", f"--log-dir={folder / 'logs'}", "--grace-period=5", *flags,
-        "python", str(program), system.address, str(folder / "model_dir"), str(max_steps),
+        *before, "python", str(program), system.address, str(folder / "model_dir"), str(max_steps),
     ]  # fmt: skip
     return subprocess.Popen(
         command,

@@ -293,7 +293,7 @@ def _reserve_first(
         if take():
             events.put((client, reservation))
         else:
-            reservation.close()
+            client.close()  # ends the reservation
 
     threads = {
         client: threading.Thread(target=wait, args=(client,), name=f"queue {client.address}", daemon=True)

@@ -24,6 +24,7 @@ from benchmarks import (
     streaming_rates,
     streaming_scaling,
     streaming_throughput,
+    streaming_tls,
     torch_examples,
     torch_step_time,
     weight_streaming,
@@ -48,6 +49,21 @@ def streaming_rows() -> list[Row]:
     ]
 
 
+def encrypted_rows() -> list[Row]:
+    """The data plane over mutual TLS against plain `ssl` sockets."""
+    return [
+        Row(
+            f"data plane over TLS, {row.size_bytes >> 20} MiB batches, 2 senders",
+            f"{row.streaming_gb_per_s:.2f} GB/s",
+            f"ssl sockets with acks {row.plain_gb_per_s:.2f} GB/s",
+            row.ratio,
+            "≥ 0.8",
+            row.ratio >= 0.8,
+        )
+        for row in streaming_tls.run()
+    ]
+
+
 GROUPS: dict[str, Callable[[], list[Row]]] = {
     "launcher": launcher.rows,
     "commands": commands.rows,
@@ -64,6 +80,7 @@ GROUPS: dict[str, Callable[[], list[Row]]] = {
     "streaming_offload": streaming_offload.rows,
     "streaming_rates": streaming_rates.rows,
     "data_plane": streaming_rows,
+    "data_plane_tls": encrypted_rows,
     "engine": fc_mnist.engine_rows,
     "jobs": fc_mnist.end_to_end_rows,
     "input_analysis": input_analysis.rows,

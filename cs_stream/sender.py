@@ -280,7 +280,8 @@ class Sender:
             host=socket.gethostname(),
             instance=self._instance,
             run_id=self._run_id,
-            checksum=self._checksum,
+            # TLS already protects every byte.
+            checksum=self._checksum and self._credentials is None,
         )
 
     def _settle(self, end: SessionEnd | None, tally: _Tally) -> SendSummary | None:

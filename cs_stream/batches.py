@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from cs_stream.errors import BatchShapeError, LayoutError
-from cs_toolkit.sealing import FrameKey
 from cs_toolkit.step import TensorSpec, wire_specs
 
 ALIGNMENT_BYTES = 64
@@ -234,13 +234,13 @@ def wire_buffers(fields: Sequence[memoryview], padding: memoryview) -> list[memo
     return buffers
 
 
-# No secret: AES-GMAC is the fastest digest that the toolkit has, 15 GB/s from 1 MiB on.
-_CONTENT_KEY = FrameKey(b"content of batches".ljust(32))
-
-
 def content_digest(fields: Sequence[memoryview]) -> bytes:
     """Return 16 bytes that identify the fields' content, padding excluded; not against an attacker."""
-    return _CONTENT_KEY.tag(0, 0, b"", fields)
+    # 63 GB/s on cached memory, where AES-GMAC, with its work for a secret, does 15 to 30.
+    digest = xxhash.xxh3_128()
+    for each in fields:
+        digest.update(each)
+    return digest.digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,9 @@ _MAX_QUEUE, _MAX_QUEUE_OF_PEER, _MAX_JOINING = 256, 32, 8192
 # Number of ended reservations whose reason is remembered, for clients that find out late.
 _REMEMBERED = 64
 
+# Number of jobs whose calls are remembered, so that none is accepted twice.
+_REMEMBERED_JOBS = 256
+
 # Default of `idle_release_s`.
 IDLE_RELEASE_S = 1800.0
 
@@ -572,6 +575,7 @@ class ReservationBook:
 
     def __init__(self) -> None:
         self.nonce = new_nonce()
+        self._verifiers: OrderedDict[str, CallVerifier] = OrderedDict()
         self.holder: Ticket | None = None
         self._queue: deque[Ticket] = deque()
         self._ended: OrderedDict[str, str] = OrderedDict()
@@ -599,10 +603,18 @@ class ReservationBook:
                 f"{len(self._queue)} jobs queue for the CS system, {of_peer} of this host; expected less "
                 f"than {_MAX_QUEUE} and {_MAX_QUEUE_OF_PEER}: try again later"
             )
-        ticket = Ticket(job, token, CallVerifier(token, self.nonce), owner, peer, entered_s=now_s)
+        ticket = Ticket(job, token, self._verifier(token), owner, peer, entered_s=now_s)
         self._queue.append(ticket)
         self._grant(now_s)
         return ticket
+
+    def _verifier(self, token: str) -> CallVerifier:
+        # A job may hold the system several times: calls of an earlier time must not be repeated later.
+        found = self._verifiers.setdefault(token, CallVerifier(token, self.nonce))
+        self._verifiers.move_to_end(token)
+        if len(self._verifiers) > _REMEMBERED_JOBS:
+            self._verifiers.popitem(last=False)
+        return found
 
     def leave(self, ticket: Ticket, reason: str, now_s: float) -> None:
         """End a ticket, holding or waiting; the next in the queue gets the system."""

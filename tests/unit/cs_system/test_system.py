@@ -1,6 +1,14 @@
 import pytest
 
-from cs_system.errors import ReservationLostError, SystemBusyError, TooManyWaitingError, clock_text
+from cs_system.authentication import CallSigner
+from cs_system.errors import (
+    CallRefusedError,
+    ReservationLostError,
+    SystemBusyError,
+    TooManyWaitingError,
+    clock_text,
+)
+from cs_system.proto import cs_system_pb2 as pb
 from cs_system.server.system import ReservationBook
 
 
@@ -80,3 +88,16 @@ def test_reasons_of_old_reservations_are_forgotten_in_the_end():
 
 def test_the_token_of_a_ticket_does_not_show():
     assert "the token" not in repr(ReservationBook().enter("a", "the token", wait=False, now_s=0.0))
+
+
+def test_a_call_of_an_earlier_reservation_of_the_job_is_not_accepted_again():
+    book = ReservationBook()
+    request = pb.JoinRequest(job="a", timeout_s=1.0)
+    _, proof = CallSigner("token", book.nonce).sign("JoinRun", "", request)
+    first = book.enter("a", "token", wait=False, now_s=0.0)
+    first.calls.verify(proof, "JoinRun", "", request)
+    book.leave(first, "released", now_s=1.0)
+    again = book.enter("a", "token", wait=False, now_s=2.0)
+    with pytest.raises(CallRefusedError):
+        again.calls.verify(proof, "JoinRun", "", request)
+    assert book.enter("b", "another", wait=True, now_s=3.0).calls is not again.calls

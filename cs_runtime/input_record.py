@@ -132,8 +132,9 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
         found = replace(found, shards=max(workers, _wanted_shards(settings)))
     if workers > found.shards:
         raise InputOrderError(
-            f"there are {workers} workers and {found.shards} shards; the order first-ready needs a shard for "
-            f"each worker: use {found.shards} worker(s), or set input_shards when training starts"
+            f"there are {workers} workers and {found.shards} shards; "
+            "the order first-ready needs a shard for each worker: "
+            f"use {found.shards} worker(s), or set input_shards when training starts"
         )
     return replace(found, cursors=found.cursors or even_cursors(found.shards, found.position))
 

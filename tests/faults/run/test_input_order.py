@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from tests.systems import RunningSystem
 
-from .training_jobs import finish, wait_idle
+from .training_jobs import finish, pid_of, wait_for_log, wait_idle
 from .training_jobs import launch as launch_job
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
@@ -73,6 +75,7 @@ def test_another_number_of_workers_is_refused_where_the_program_shards(
     assert max(records_by_step(tmp_path)) == 5
 
 
+@pytest.mark.soak
 def test_another_number_of_workers_is_accepted_and_logged(system: RunningSystem, tmp_path: Path) -> None:
     shares = {"SHARDING": "import"}
     run(system, tmp_path, 6, 2, **shares)
@@ -98,10 +101,15 @@ def test_a_checkpoint_without_a_record_is_continued_with_a_line_in_the_log(
     ("program", "workers", "more"),
     [
         (PROGRAM, (2, 3, 1), {"SHARDING": "context", "SHUFFLE": "1"}),
-        (PROGRAM, (3, 2), {"SHARDING": "call"}),
+        pytest.param(PROGRAM, (3, 2), {"SHARDING": "call"}, marks=pytest.mark.soak),
         (PROGRAM, (1, 4), {"INPUT_SHARDS": "6", EXECUTION_VARIABLE: "weight_streaming"}),
         (TORCH_PROGRAM, (2, 3, 1), {"SHARDING": "sampler"}),
-        (TORCH_PROGRAM, (3, 2), {"SHARDING": "hand", EXECUTION_VARIABLE: "weight_streaming"}),
+        pytest.param(
+            TORCH_PROGRAM,
+            (3, 2),
+            {"SHARDING": "hand", EXECUTION_VARIABLE: "weight_streaming"},
+            marks=pytest.mark.soak,
+        ),
         (TORCH_PROGRAM, (1, 4), {"SHARDING": "iterable"}),
     ],
 )
@@ -139,3 +147,31 @@ def test_the_order_first_ready_uses_every_record_once_and_is_replayed(
     assert records_by_step(again) == records_by_step(ready)
     assert order_digest(again) == order_digest(ready)
     assert (again / "model_dir" / "input_order.shards").read_bytes() == order.read_bytes()
+
+
+def test_a_killed_run_continues_with_another_number_of_workers(system: RunningSystem, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    run(system, whole, 30, 2, SHUFFLE="1")
+    job = launch(system, killed, 1000, tasks=3, SHUFFLE="1", SLOW="1")
+    wait_for_log(killed, "Saving checkpoints for 12 ", job)
+    os.kill(pid_of("chief", killed), signal.SIGKILL)
+    code, output = finish(job)
+    assert code == 128 + signal.SIGKILL, output
+    wait_idle(system)
+    run(system, killed, 30, 3, SHUFFLE="1")
+    assert records_by_step(killed) == records_by_step(whole)
+    assert order_digest(killed) == order_digest(whole)
+
+
+def test_shards_that_end_at_different_steps_are_used_to_their_ends(
+    system: RunningSystem, tmp_path: Path
+) -> None:
+    # 32, 31 and 31 records: 8, 7 and 7 batches.
+    length = {"LENGTH": "94"}
+    run(system, tmp_path, 7, 3, **length)
+    output = run(system, tmp_path, 1000, 2, **length)
+    assert "the input ended at global step 22" in output
+    used = [record for records in records_by_step(tmp_path).values() for record in records]
+    assert len(used) == len(set(used)) == 4 * 22

@@ -113,8 +113,27 @@ def grpc_server_credentials(credentials: Credentials) -> Any:
     """Return the credentials of a control plane, whose clients need a certificate of the same authority."""
     import grpc  # lazy, here and below: wafers and MemoryX do without it
 
-    authority, certificate, key = credentials.read()
-    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+    loaded = credentials.versions()
+
+    def configuration() -> Any:
+        authority, certificate, key = credentials.read()
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+    def renewed() -> Any:
+        """Return the configuration when the files have been replaced; gRPC asks for each connection."""
+        nonlocal loaded
+        versions = credentials.versions()
+        if versions in (None, loaded):
+            return None
+        try:
+            credentials.make_client_context()  # fails while only some of the files have been replaced
+        except CredentialsError:
+            return None
+        loaded = versions
+        log.info("using the new certificate in %s", credentials.directory)
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), renewed, require_client_authentication=True)
 
 
 def grpc_channel_credentials(credentials: Credentials) -> Any:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,6 +30,9 @@ _OTHERS = 0o077
 # SSL_OP_ENABLE_KTLS of OpenSSL 3, which Python names from 3.12 on: the kernel encrypts where it can, which
 # spares a copy (Linux with the module `tls`). Where it cannot, OpenSSL does.
 _OP_ENABLE_KTLS = 1 << 3
+
+
+FileVersions = tuple[tuple[int, int], ...]
 
 
 class CredentialsError(UsageError):
@@ -68,7 +70,7 @@ class Identity:
 
 
 class Credentials:
-    """The identity of this process.
+    """The identity of this process. New files in its directory are used by the connections made after that.
 
     Args:
         directory: Directory with the three files.
@@ -98,28 +100,56 @@ class Credentials:
                 f"0600: chmod 600 {self.key}"
             )
 
-    @cached_property
+        self._contexts: dict[str, tuple[FileVersions, ssl.SSLContext]] = {}
+
+    @property
     def server_context(self) -> ssl.SSLContext:
         """Settings of connections that this process accepts: peers need a certificate of the authority.
 
         Raises:
             CredentialsError: the files are damaged.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.verify_mode = ssl.CERT_REQUIRED
-        # A session ticket that the client has not read when it closes turns the close into a reset, with
-        # which the server loses the last batches. Connections are long, so that tickets would save nothing.
-        context.num_tickets = 0
-        return self._load(context)
+        return self._current_context("server", self._make_server_context)
 
-    @cached_property
+    @property
     def client_context(self) -> ssl.SSLContext:
         """Settings of connections that this process makes: the peer's certificate must have its host name.
 
         Raises:
             CredentialsError: the files are damaged.
         """
-        return self.make_client_context()
+        return self._current_context("client", self.make_client_context)
+
+    def versions(self) -> FileVersions | None:
+        """Return a value that changes when a file is replaced; None if one is missing at the moment."""
+        try:
+            stats = [path.stat() for path in (self.ca, self.certificate, self.key)]
+        except OSError:
+            return None
+        return tuple((stat.st_ino, stat.st_mtime_ns) for stat in stats)
+
+    def _current_context(self, side: str, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        versions, loaded = self.versions(), self._contexts.get(side)
+        if loaded is not None and versions in (None, loaded[0]):
+            return loaded[1]
+        try:
+            context = make()
+        except CredentialsError:
+            # The files are being replaced, one after the other.
+            if loaded is None:
+                raise
+            return loaded[1]
+        if versions is not None:
+            self._contexts[side] = versions, context
+        return context
+
+    def _make_server_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A session ticket that the client has not read when it closes turns the close into a reset, with
+        # which the server loses the last batches. Connections are long, so that tickets would save nothing.
+        context.num_tickets = 0
+        return self._load(context)
 
     def make_client_context(self, *protocols: str) -> ssl.SSLContext:
         """Return new settings of a connection, for application protocols (ALPN) such as "h2"."""
@@ -138,7 +168,9 @@ class Credentials:
             context.load_verify_locations(self.ca)
             file = self.certificate
             context.load_cert_chain(self.certificate, self.key)
-        except ssl.SSLError as error:
+        except OSError as error:
+            if not isinstance(error, ssl.SSLError):
+                raise CredentialsError(f"{file}: {error.strerror}") from None
             reason = (error.reason or "unknown").lower().replace("_", " ")
             raise CredentialsError(
                 f"{file}: cannot be used ({reason}); expected a certificate in PEM, and its key in "

@@ -18,7 +18,7 @@ from cs_stream.errors import ConnectError
 from cs_stream.sender import Sender, WorkerIdentity
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import TlsFailedError
-from cs_toolkit.tls import Credentials
+from cs_toolkit.tls import Credentials, Identity
 from tests.certificates import SiteCertificates
 from tests.systems import RunningSystem, running_system
 
@@ -206,3 +206,32 @@ def test_silent_connection_of_the_control_plane_is_closed(system: RunningSystem)
         while stranger.recv(4096):
             pass
         assert 8.0 < time.monotonic() - began_s < 15.0
+
+
+def test_renewed_certificate_is_used_without_a_restart(
+    site: SiteCertificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while its files are replaced, and for both planes."""
+    own = site.issue("cs7", "system")
+    with running_system(tmp_path, [f"--certs={own.directory}"]) as system:
+
+        def names() -> list[str]:
+            found = []
+            for address in (system.address, system.data_address):
+                host, _, port = address.rpartition(":")
+                with (
+                    socket.create_connection((host, int(port))) as plain,
+                    site.user.make_client_context("h2").wrap_socket(plain, server_hostname=host) as peer,
+                ):
+                    found.append(Identity.of_peer(peer.getpeercert() or {}).name)
+            return found
+
+        assert names() == ["cs7", "cs7"]
+        renewed = site.issue("cs8", "system")
+        own.certificate.write_bytes(renewed.certificate.read_bytes())
+        assert names() == ["cs7", "cs7"]  # the key is still that of the old one
+        own.key.write_bytes(renewed.key.read_bytes())
+        assert names() == ["cs8", "cs8"]
+        use(monkeypatch, site.user)
+        assert ask(system) == "IDLE"
+        assert "using the new certificate in" in system.log()

@@ -101,13 +101,18 @@ def _engine(path: Path, folder: Path, num_csx: int, maps_files: bool) -> tuple[A
     """The engine of an artifact, read without the compiler."""
     from cgc.artifact import open_artifact
     from cs_system.memoryx.config import MemoryxConfig
-    from cs_system.server.engines import make_engine
+    from cs_system.memoryx.engine import StreamedEngine
+    from cs_system.swarmx.group import GroupEngine
+    from cs_toolkit.layered_step import schedule_from_json
 
     artifact = open_artifact(path)
     step = artifact.step
     data = {executable.name: artifact.executable_bytes(executable.name) for executable in step.executables}
     place = MemoryxConfig(directory=folder, maps_files=maps_files)
-    return make_engine(step, data, 1, place, num_csx), step.interface
+    schedule = schedule_from_json(step.schedule)
+    if num_csx == 1:
+        return StreamedEngine(step, schedule, data, place), step.interface
+    return GroupEngine(step, schedule, data, place, num_csx), step.interface
 
 
 def _transfer(engine: Any) -> tuple[float, float]:

@@ -1,8 +1,11 @@
 """Batches: the layout of their fields, their arrays as buffers, and the memory of a ring of slots."""
 
+import errno
 import hashlib
 import json
 import math
+import mmap
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -257,7 +260,7 @@ class Slot:
 
 
 class RingMemory:
-    """The slots of a run, allocated once.
+    """The slots of a run, allocated once, in memory that other processes can map.
 
     For each field and chunk there is a contiguous array of shape (K, *shape), 64-byte aligned.
 
@@ -265,22 +268,36 @@ class RingMemory:
         layout: Layout of the batches.
         chunk_batches: K, the number of slots in a chunk.
         chunks: Number of chunks.
+        descriptor: Descriptor of the memory of a ring of the same layout and size; None allocates it.
+
+    Attributes:
+        layout, chunk_batches: As given.
+        chunks: The arrays of each chunk, one a field.
+        descriptor: Descriptor of the memory.
 
     Raises:
         LayoutError: the machine does not have that much memory.
     """
 
-    def __init__(self, layout: BatchLayout, chunk_batches: int, chunks: int) -> None:
-        self._chunk_batches = chunk_batches
+    def __init__(
+        self, layout: BatchLayout, chunk_batches: int, chunks: int, descriptor: int | None = None
+    ) -> None:
+        self.layout, self.chunk_batches = layout, chunk_batches
         self._sizes = [item.nbytes for item in layout.fields]
+        strides = [padded_size(chunk_batches * size) for size in self._sizes]
+        total = chunks * sum(strides)
         try:
-            self._bytes = [_aligned_rows(chunks, chunk_batches * size) for size in self._sizes]
-        except MemoryError:
-            total = layout.nbytes * chunk_batches * chunks
+            self.descriptor, memory = _map_shared(total, descriptor)
+        except (MemoryError, OSError, OverflowError):
             raise LayoutError(
                 f"ring memory: got {chunks} chunks of {chunk_batches} batches of {layout.nbytes} bytes, "
                 f"{total / 2**30:.1f} GiB, which this machine does not have; use fewer or smaller batches"
             ) from None
+        self._bytes, end = [], 0
+        for size, stride in zip(self._sizes, strides, strict=True):
+            rows = memory[end : end + chunks * stride].reshape(chunks, stride)
+            self._bytes.append(rows[:, : chunk_batches * size])
+            end += chunks * stride
         self.chunks = [
             tuple(
                 rows[chunk].view(item.numpy_dtype).reshape(chunk_batches, *item.shape)
@@ -293,17 +310,30 @@ class RingMemory:
 
     def slot(self, index: int) -> Slot:
         """Return the memory into which a batch is received."""
-        chunk, row = divmod(index, self._chunk_batches)
+        chunk, row = divmod(index, self.chunk_batches)
         fields = [
             rows[chunk, row * size : (row + 1) * size].data
             for rows, size in zip(self._bytes, self._sizes, strict=True)
         ]
         return Slot(fields, wire_buffers(fields, self._padding))
 
+    def close(self) -> None:
+        """Close the memory; it is unmapped with the last array of a chunk."""
+        os.close(self.descriptor)
+        self._bytes, self.chunks = [], []
 
-def _aligned_rows(count: int, size_bytes: int) -> NDArray[np.uint8]:
-    """Allocate an array of shape (count, size_bytes) whose rows start at multiples of 64 bytes."""
-    stride = padded_size(size_bytes)
-    raw = np.empty(count * stride + ALIGNMENT_BYTES, dtype=np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT_BYTES
-    return raw[start : start + count * stride].reshape(count, stride)[:, :size_bytes]
+
+def _map_shared(nbytes: int, descriptor: int | None) -> tuple[int, NDArray[np.uint8]]:
+    """Map anonymous shared memory, and return its descriptor with it."""
+    if nbytes > os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
+        raise MemoryError  # the kernel would promise it
+    own = os.memfd_create("cs_ring", os.MFD_CLOEXEC) if descriptor is None else descriptor
+    try:
+        if descriptor is None:
+            os.ftruncate(own, nbytes)
+        elif os.fstat(own).st_size != nbytes:
+            raise OSError(errno.EINVAL, "the memory of another ring")
+        return own, np.frombuffer(mmap.mmap(own, nbytes), np.uint8)
+    except OSError:
+        os.close(own)
+        raise

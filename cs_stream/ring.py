@@ -80,6 +80,7 @@ class BatchRing:
 
     Attributes:
         spec: The run as it was opened.
+        memory: The memory of the batches, until `close`.
         run_id: Random name of this opening.
     """
 
@@ -91,8 +92,8 @@ class BatchRing:
         self.run_id = uuid.uuid4().hex
         self._on_close = on_close
         self._state = make_state(spec, self.run_id)
-        self._memory = RingMemory(spec.layout, spec.chunk_batches, spec.chunks)
-        self._slots = [self._memory.slot(index) for index in range(spec.slots)]
+        self.memory = RingMemory(spec.layout, spec.chunk_batches, spec.chunks)
+        self._slots = [self.memory.slot(index) for index in range(spec.slots)]
         self._links: dict[int, ServerLink] = {}
         self._end: RunEnd | None = None
         self._priming = False
@@ -138,7 +139,7 @@ class BatchRing:
                     first, count = taken
                     chunk, offset = divmod(self._state.slot_of(first), self.spec.chunk_batches)
                     places = self._state.add_to_digest(first, count)
-                    arrays, shards = self._memory.chunks[chunk], self._state.shards_of(first)
+                    arrays, shards = self.memory.chunks[chunk], self._state.shards_of(first)
                     return ReadySpan(chunk, arrays, offset, count, first, places, shards)
                 now_s = time.monotonic()
                 worker = self._state.next_worker()
@@ -231,6 +232,9 @@ class BatchRing:
         deadline_s = time.monotonic() + _CLOSE_S
         for link in links:
             link.join(max(0.0, deadline_s - time.monotonic()))
+        with self._changed:
+            self._slots = []
+            self.memory.close()
 
     def _check_open(self) -> None:
         if self._end is not None:

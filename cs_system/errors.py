@@ -6,6 +6,7 @@ class with the same message. Exit codes: 1 an expected failure, 2 bad input of t
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -378,6 +379,30 @@ class WaferLostError(CsSystemError):
         return cls(
             f"CS system {rank + 1} of {count} has not answered for {seconds:.0f} s and is ended; the state "
             "is lost, start the job again: training resumes from its last checkpoint"
+        )
+
+
+class EngineLostError(CsSystemError):
+    """The process that computes a job has ended, or does not follow its protocol."""
+
+    code = "engine_lost"
+
+    @classmethod
+    def ended(cls, doing: str, cause: signal.Signals | None) -> EngineLostError:
+        """Make the error for a process that has ended, by a signal if one is known."""
+        how = "ended" if cause is None else f"was ended by {cause.name} ({signal.strsignal(cause)})"
+        why = " (the kernel does this when the machine is out of memory)" if cause == signal.SIGKILL else ""
+        return cls(
+            f"{doing} failed: the process that computes the job {how}{why}; the log of the CS system has its "
+            "last output. The state is lost, start the job again: training resumes from its last checkpoint"
+        )
+
+    @classmethod
+    def broken(cls, doing: str, got: str) -> EngineLostError:
+        """Make the error for a process that sends something unexpected."""
+        return cls(
+            f"{doing} failed: the process that computes the job does not follow its protocol ({got}) and is "
+            "ended; start the job again: training resumes from its last checkpoint"
         )
 
 

@@ -38,7 +38,7 @@ END_TIMEOUT_S = 5.0
 NUMBER_BYTES = 4
 
 Json = str | int
-_PRELOADED = ("cs_system.memoryx.server", "cs_system.swarmx.member")
+_PRELOADED = ("cs_system.memoryx.server", "cs_system.server.engine_child", "cs_system.swarmx.member")
 _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS = 1 << 16, 8
 
 
@@ -50,10 +50,16 @@ class ChildProcess:
         run: The function of a module that it runs; returns the exit code.
         arguments: Arguments of the function.
         descriptors: File descriptors, whose duplicates are appended to the arguments.
+        may_fork: Whether it may start child processes itself, from the same fork server.
     """
 
     def __init__(
-        self, name: str, run: Callable[..., int], arguments: Sequence[Json], descriptors: Sequence[int] = ()
+        self,
+        name: str,
+        run: Callable[..., int],
+        arguments: Sequence[Json],
+        descriptors: Sequence[int] = (),
+        may_fork: bool = False,
     ) -> None:
         self._lock = threading.Lock()
         self._waiting = 0
@@ -66,9 +72,10 @@ class ChildProcess:
         os.set_blocking(self._status, False)
         self._close_status = weakref.finalize(self, os.close, self._status)
         self._close_lifeline = weakref.finalize(self, os.close, self._lifeline)
-        request = {"name": name, "run": [run.__module__, run.__qualname__], "arguments": list(arguments)}
+        request: dict[str, Any] = {"name": name, "run": [run.__module__, run.__qualname__]}
+        request |= {"arguments": list(arguments), "may_fork": may_fork}
         try:
-            _fork_server.fork(json.dumps(request).encode(), [lifeline, status, *descriptors])
+            _fork_server.fork(json.dumps(request).encode(), [lifeline, status, *descriptors], may_fork)
         finally:
             os.close(lifeline)
             os.close(status)
@@ -170,13 +177,20 @@ class _ForkServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_adopted = False
 
-    def fork(self, request: bytes, descriptors: Sequence[int]) -> None:
+    def fork(self, request: bytes, descriptors: Sequence[int], may_fork: bool) -> None:
         """Fork a process that gets the descriptors; does not wait for it."""
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
+            if not self._is_adopted and (self._process is None or self._process.poll() is not None):
                 self._start()
-            socket.send_fds(self._requests, [request], descriptors)
+            shared = [self._requests.fileno()] if may_fork else []
+            socket.send_fds(self._requests, [request], [*descriptors, *shared])
+
+    def adopt(self, descriptor: int) -> None:
+        """Use the fork server of the parent process, by its socket."""
+        self._requests = socket.socket(fileno=descriptor)
+        self._is_adopted = True
 
     def _start(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -197,6 +211,9 @@ class _ForkServer:
 
 def _stop_fork_server(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
     requests.close()
+    # Not by the end of its input: it may still be importing JAX. The processes that it has started end with
+    # their owner.
+    process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_TIMEOUT_S)
 
@@ -255,6 +272,8 @@ def _run(request: dict[str, Any], lifeline: int, own: list[int]) -> NoReturn:
         Path("/proc/self/comm").write_text(str(request["name"]))
         # Before the import, so that the process ends with its owner even while it imports.
         threading.Thread(target=_end_with_owner, args=(lifeline,), daemon=True).start()
+        if request["may_fork"]:
+            _fork_server.adopt(own.pop())
         module, name = request["run"]
         end_process(getattr(import_module(module), name)(*request["arguments"], *own))
     except CsSystemError as error:

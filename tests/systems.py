@@ -44,13 +44,18 @@ class RunningSystem:
 def parts_of(pid: int) -> dict[int, str]:
     """Return pid and name of the running wafers and MemoryX processes that a process has started."""
     found = {}
-    queue = [pid]
-    while queue:
-        for child in _children(queue.pop()):
-            queue.append(child)
-            with suppress(OSError):  # it has ended
-                found[child] = Path(f"/proc/{child}/comm").read_text().strip()
+    for child in descendants_of(pid):
+        with suppress(OSError):  # it has ended
+            found[child] = Path(f"/proc/{child}/comm").read_text().strip()
     return {child: name for child, name in found.items() if name.startswith(_PARTS)}
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that these have started."""
+    found = _children(pid)
+    for child in found:
+        found += _children(child)
+    return found
 
 
 def _children(pid: int) -> list[int]:

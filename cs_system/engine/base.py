@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from cs_stream.batches import BatchLayout
 from cs_system.errors import DeviceMemoryError
 from cs_toolkit.step import StepInterface, device_bytes
 
@@ -91,6 +92,30 @@ class WaferMonitor(Protocol):
         ...
 
 
+class SharedChunks(Protocol):
+    """The memory of chunks, which other processes can map; see `cs_stream.batches.RingMemory`."""
+
+    @property
+    def descriptor(self) -> int:
+        """Descriptor of the memory."""
+        ...
+
+    @property
+    def layout(self) -> BatchLayout:
+        """Layout of the batches."""
+        ...
+
+    @property
+    def chunk_batches(self) -> int:
+        """Number of batches stacked in a chunk."""
+        ...
+
+    @property
+    def chunks(self) -> Sequence[Sequence[np.ndarray]]:
+        """The arrays of each chunk."""
+        ...
+
+
 class Engine(Protocol):
     """A program on the device; all calls come from the thread of the device unless stated otherwise."""
 
@@ -127,6 +152,10 @@ class Engine(Protocol):
                 not fit into the 32 bits that the device computes in.
             DeviceMemoryError: the state does not fit.
         """
+        ...
+
+    def use_chunks(self, chunks: SharedChunks) -> None:
+        """Prepare for `dispatch` with the chunks of a ring; callable from any thread."""
         ...
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PendingSteps:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cs_system.engine.base import WaferMonitor
+from cs_system.engine.base import SharedChunks, WaferMonitor
 from cs_system.engine.state import as_device, check_state, from_device, select_state
 from cs_system.errors import WrongOrderError
 from cs_toolkit.layered_step import Schedule
@@ -85,6 +85,10 @@ class LayeredEngine(ABC):
             if spec.name in state:
                 self._put(self._schedule.state[spec.name], as_device(np.asarray(state[spec.name]), spec))
         self._missing = [name for name in self._missing if name not in state]
+
+    def use_chunks(self, chunks: SharedChunks) -> None:
+        """Do nothing: chunks are in the memory of this process."""
+        return
 
     @property
     def missing_state(self) -> Sequence[str]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from cs_system.engine.base import Engine
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.config import MemoryxConfig
+from cs_system.server.engine_process import EngineProcess, RemoteEngine
+from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import HostPool
-from cs_toolkit.layered_step import ScheduleError, schedule_from_json
+from cs_toolkit.layered_step import Schedule, ScheduleError, schedule_from_json
 from cs_toolkit.step import CompiledStep
 
 
@@ -17,10 +19,11 @@ def make_engine(
     data: Mapping[str, bytes],
     chunk_batches: int,
     memoryx: MemoryxConfig,
-    wafers: int = 1,
-    host_pool: HostPool | None = None,
+    wafers: int,
+    host_pool: HostPool | None,
+    start_process: Callable[[], EngineProcess],
 ) -> Engine:
-    """Make the engine for the execution mode of a step; imports JAX, which takes a second.
+    """Make the engine for the execution mode of a step.
 
     Args:
         step: The step to run.
@@ -29,27 +32,33 @@ def make_engine(
         memoryx: Where the weights of weight streaming are stored.
         wafers: Number of wafers that share a batch.
         host_pool: Where these are started; None: on this machine.
+        start_process: Returns the process for the engine of a single wafer; several have their own.
 
     Raises:
         ArtifactRefusedError: this system has no engine for the mode, or the engine needs other executables.
     """
-    make = _ENGINES.get(step.execution)
-    if make is None:
+    schedule = check_step(step, wafers)
+    if schedule is not None and wafers != 1:
+        return GroupEngine(step, schedule, data, memoryx, wafers, host_pool)
+    return RemoteEngine(start_process(), step, data, 1 if schedule else chunk_batches, memoryx)
+
+
+def check_step(step: CompiledStep, wafers: int = 1) -> Schedule | None:
+    """Check that there is an engine for a step; return its schedule, None for a pipelined one.
+
+    Raises:
+        ArtifactRefusedError: there is none.
+    """
+    check = _CHECKS.get(step.execution)
+    if check is None:
         raise ArtifactRefusedError(
             f"the artifact is compiled for execution {step.execution!r}, this system has "
-            f"{', '.join(_ENGINES)}; compile it for one of them"
+            f"{', '.join(_CHECKS)}; compile it for one of them"
         )
-    return make(step, data, chunk_batches, memoryx, wafers, host_pool)
+    return check(step, wafers)
 
 
-def _make_pipelined(
-    step: CompiledStep,
-    data: Mapping[str, bytes],
-    chunk_batches: int,
-    memoryx: MemoryxConfig,
-    wafers: int,
-    host_pool: HostPool | None,
-) -> Engine:
+def _check_pipelined(step: CompiledStep, wafers: int) -> None:
     if wafers != 1:
         raise ArtifactRefusedError(
             f"{wafers} wafers share a batch with execution 'pipelined', expected 1: a wafer holds the whole "
@@ -61,19 +70,9 @@ def _make_pipelined(
             f"artifact {step.key[:12]} has {len(names)} executable(s) ({', '.join(names)}), execution "
             "'pipelined' expects exactly one, with the interface of the whole step; compile it again"
         )
-    from cs_system.engine.pipelined import PipelinedEngine
-
-    return PipelinedEngine(data[names[0]], step.interface, chunk_batches, names[0])
 
 
-def _make_weight_streaming(
-    step: CompiledStep,
-    data: Mapping[str, bytes],
-    chunk_batches: int,
-    memoryx: MemoryxConfig,
-    wafers: int,
-    host_pool: HostPool | None,
-) -> Engine:
+def _check_weight_streaming(step: CompiledStep, wafers: int) -> Schedule:
     try:
         schedule = schedule_from_json(step.schedule)
     except ScheduleError as error:
@@ -85,17 +84,10 @@ def _make_weight_streaming(
             f"{len(step.interface.state)} state tensors, its schedule has {expected[0]} and "
             f"{len(expected[1])}; compile it again"
         )
-    if wafers != 1:
-        from cs_system.swarmx.group import GroupEngine
-
-        return GroupEngine(step, schedule, data, memoryx, wafers, host_pool)
-    from cs_system.memoryx.engine import StreamedEngine
-
-    return StreamedEngine(step, schedule, data, memoryx)
+    return schedule
 
 
-_Make = Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxConfig, int, HostPool | None], Engine]
-_ENGINES: dict[str, _Make] = {
-    "pipelined": _make_pipelined,
-    "weight_streaming": _make_weight_streaming,
+_CHECKS: dict[str, Callable[[CompiledStep, int], Schedule | None]] = {
+    "pipelined": _check_pipelined,
+    "weight_streaming": _check_weight_streaming,
 }

@@ -12,7 +12,7 @@ import resource
 import signal
 import socket
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,6 @@ import grpc.aio
 from cs_stream.errors import ListenError
 from cs_stream.receiver import Receiver
 from cs_system.address import host_port, is_loopback
-from cs_system.engine.device import start_device
 from cs_system.engine.machine import cpu_digest, limit_threads
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.logs import name_current_run
@@ -32,6 +31,7 @@ from cs_system.part_spans import spans_directory
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.security import grpc_server_credentials
 from cs_system.server.artifacts import ExecutableStore, keep_newest
+from cs_system.server.engine_process import EnginePool
 from cs_system.server.service import CsSystemServicer
 from cs_system.server.state_directory import StateDirectory
 from cs_system.server.status import read_status
@@ -107,24 +107,16 @@ def serve(options: ServerOptions) -> int:
         # A file left by a killed server must not be mistaken for this one's.
         options.ready_file.unlink(missing_ok=True)
     device = ThreadPoolExecutor(1, thread_name_prefix="device")
-    # The device starts in the background: only the first program has to wait for it, not the first call.
-    start = device.submit(start_device, _xla_cache(options))
-
-    def log_device(future: Future[str]) -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            log.error("the device failed to start: %s", error)
-        elif not future.cancelled():
-            log.info("device: %s, %d thread(s)", future.result(), threads)
-
-    start.add_done_callback(log_device)
-    code, busy = asyncio.run(_serve(options, device))
+    engines = EnginePool(threads, _xla_cache(options))
+    # It imports JAX in the meantime: only the first program has to wait for it, not the first call.
+    engines.prepare()
+    code, busy = asyncio.run(_serve(options, device, engines))
     if busy:
         log.warning("the run did not end in time and is abandoned")
-    if busy or not start.done():
         # A normal exit of the interpreter would wait for the device's thread.
         logging.shutdown()
         os._exit(code)
+    engines.close()
     device.shutdown()
     return code
 
@@ -150,7 +142,7 @@ def _xla_cache(options: ServerOptions) -> Path | None:
     return directory
 
 
-async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[int, bool]:
+async def _serve(options: ServerOptions, device: ThreadPoolExecutor, engines: EnginePool) -> tuple[int, bool]:
     signals = _Signals()
     store = ExecutableStore(options.cache_dir and options.cache_dir / "executables", options.cache_bytes)
     with contextlib.ExitStack() as stack:
@@ -164,7 +156,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
             stack.callback(leader.close)
         stack.enter_context(spans_directory())
         files = StateDirectory(options.state_dir)
-        system = System(options.system, device, receiver, store, leader, files)
+        system = System(options.system, device, engines, receiver, store, leader, files)
         stack.enter_context(system.events)
         name_current_run(system.run_fields)
         server = grpc.aio.server(options=server_options(options.system.peer_timeout_s))

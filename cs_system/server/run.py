@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from cs_stream import errors as streaming_errors
 from cs_stream.batches import BatchLayout
 from cs_stream.order import InputPosition
 from cs_stream.receiver import BatchRing, Receiver, RunSpec, RunStats, WorkerPhase, WorkerStats
+from cs_system.engine.base import Engine, WaferMonitor, ring_size
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
@@ -39,6 +40,8 @@ from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity, samples_per_step
 from cs_system.monitoring.recorder import RunRecorder, StepTraffic, Totals
 from cs_system.part_spans import read_part_spans, remove_ended_parts
+from cs_system.server.engine_process import EnginePool, EngineProcess
+from cs_system.server.engines import make_engine
 from cs_system.server.steps import INPUT_TIMEOUT_S, Progress, StepLoop, StepValues
 from cs_system.swarmx.health import NOT_SLOW
 from cs_system.swarmx.hosts import HostPool
@@ -48,9 +51,6 @@ from cs_toolkit.layered_step import schedule_from_json, traffic
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.spans import SpanRing, span_document
 from cs_toolkit.step import CompiledStep
-
-if TYPE_CHECKING:
-    from cs_system.engine.base import Engine, WaferMonitor
 
 T = TypeVar("T")
 
@@ -95,6 +95,7 @@ class Run:
         limits: Limits of memory and waiting times.
         memoryx: Where the weights of weight streaming are stored.
         host_pool: Where wafers that share a batch are started; None: on this machine.
+        engines: Starts the process that computes the run.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Run:
         limits: RunLimits,
         memoryx: MemoryxConfig,
         host_pool: HostPool | None,
+        engines: EnginePool,
     ) -> None:
         self.job = job
         self._reported_straggler: str | None = None
@@ -125,6 +127,8 @@ class Run:
         self._memoryx = memoryx
         self._host_pool = host_pool
         self._log = logging.LoggerAdapter(logging.getLogger("cs_system.server"), {"job": job})
+        self._engines = engines
+        self._process: EngineProcess | None = None
         self._engine: Engine | None = None
         self._chunks = 0
         self._ring: BatchRing | None = None
@@ -394,6 +398,7 @@ class Run:
         self.progress = Progress(first_step)
         if self.program is not None:
             self.recorder.begin_input(samples_per_step(self.program.interface), step_traffic(self.program))
+        engine.use_chunks(self._ring.memory)
         self._loop = StepLoop(engine, self._ring, self.progress, self._limits.input_patience_s, self._spans)
         self._log.info(
             "input open for %d worker(s) from step %d: %d chunks of %d batches",
@@ -468,19 +473,36 @@ class Run:
     async def close(self, reason: str | None) -> None:
         """End the run and free the device, after the operation that is running on it."""
         await self.close_input(reason)
-        await asyncio.get_running_loop().run_in_executor(self._device, self._free)
+        await asyncio.get_running_loop().run_in_executor(self._device, self._end)
         remove_ended_parts()
 
     def _make_engine(self, program: CompiledStep, data: Mapping[str, bytes], share: SystemShare) -> None:
-        # Imported here, in the thread of the device, because importing JAX takes a second.
-        from cs_system.engine.base import ring_size
-        from cs_system.server.engines import make_engine
-
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
         memoryx = self._memoryx.limit_servers(share.weight_servers)
-        self._engine = make_engine(program, data, size.chunk_batches, memoryx, share.wafers, self._host_pool)
+        self._engine = make_engine(
+            program, data, size.chunk_batches, memoryx, share.wafers, self._host_pool, self._start_process
+        )
         self._chunks = size.chunks
+
+    def _start_process(self) -> EngineProcess:
+        """Return the process of this run, a new one if it has crashed."""
+        if self._process is None or not self._process.is_connected:
+            self._end_process()
+            self._process = self._engines.take()
+        return self._process
+
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def _end(self) -> None:
+        try:
+            self._free()
+        finally:
+            self._end_process()
+            self._engines.prepare()
 
     def _free(self) -> None:
         if self._engine is not None:

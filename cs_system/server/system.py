@@ -36,6 +36,7 @@ from cs_system.monitoring.recorder import Totals
 from cs_system.security import Caller
 from cs_system.server.artifacts import ExecutableStore
 from cs_system.server.chief import ChiefMonitor
+from cs_system.server.engine_process import EnginePool
 from cs_system.server.run import Run, RunLimits
 from cs_system.server.state_directory import StateDirectory
 from cs_system.status import EXECUTIONS, Admission
@@ -114,7 +115,8 @@ class System:
 
     Args:
         options: Its configuration.
-        device: The executor with the single thread that uses the device.
+        device: The executor with the single thread that calls engines.
+        engines: Starts the processes of engines.
         receiver: The data plane.
         executables: Cache of executables that were sent before.
         host_pool: Where wafers that share a batch are started; None: on this machine.
@@ -125,6 +127,7 @@ class System:
         self,
         options: SystemOptions,
         device: Executor,
+        engines: EnginePool,
         receiver: Receiver,
         executables: ExecutableStore,
         host_pool: HostPool | None = None,
@@ -147,6 +150,7 @@ class System:
         self._ended_wafer_s = 0.0
         self._changes = Changes()
         self._device = device
+        self._engines = engines
         self._host_pool = host_pool
         self._releases: dict[str, asyncio.Task[None]] = {}
         self._joining = 0
@@ -231,6 +235,7 @@ class System:
             options.limits,
             options.memoryx,
             self._host_pool,
+            self._engines,
         )
         self.chief = ChiefMonitor(
             ticket.job, options.peer_timeout_s, options.idle_release_s, time.monotonic()

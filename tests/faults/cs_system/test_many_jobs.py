@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from cs_stream.batches import BatchLayout
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.execution_options import SystemShare
 from tests.processes import wait_until
-from tests.systems import RunningSystem, running_system
+from tests.systems import RunningSystem, descendants_of, running_system
 from tests.unit.cs_system.memoryx.streamed_steps import Streamed, running_memoryx, wide_network
 
 _SHM = Path("/dev/shm")
@@ -45,18 +45,10 @@ class Figures:
     used_bytes: int
 
 
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it has ended
-            for child in task.read_text().split():
-                yield from _tree(int(child))
-
-
 def _figures(pids: Sequence[int], directory: Path) -> Figures:
     maps, links, size, processes = [], [], 0, 0
     for root in pids:
-        for pid in _tree(root):
+        for pid in (root, *descendants_of(root)):
             with suppress(OSError):
                 lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
                 if not lines:  # a zombie

@@ -17,7 +17,7 @@ import pytest
 from cs_stream.batches import BatchLayout
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import ConnectionLostError, SystemStoppingError
-from tests.systems import running_system
+from tests.systems import descendants_of, running_system
 
 
 def cs_system(*arguments, timeout=20):
@@ -32,9 +32,12 @@ def end(system, number):
 
 
 def cpu_s(pid):
-    """CPU time of a process in user mode, in seconds (proc(5): utime, field 14)."""
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
+    """CPU time of a process and its descendants in user mode, in seconds (proc(5): utime, field 14)."""
+    ticks = 0
+    for each in (pid, *descendants_of(pid)):
+        fields = Path(f"/proc/{each}/stat").read_bytes().rpartition(b")")[2].split()
+        ticks += int(fields[11])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def test_the_ready_file_has_addresses_and_process(own_system, tmp_path):

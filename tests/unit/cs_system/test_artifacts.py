@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,8 +30,8 @@ from cs_system.client import SystemClient, parse_address
 from cs_system.errors import ArtifactRefusedError, SystemBugError, WireFormatError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.proto import cs_system_pb2_grpc
-from cs_system.server import engines as engine_choice
 from cs_system.server.artifacts import MAX_ARTIFACT_BYTES, ExecutableStore, Offer, default_cache_dir
+from cs_system.server.engine_process import EnginePool, EngineProcess
 from cs_system.server.service import CsSystemServicer
 from cs_system.server.system import System, SystemOptions
 from cs_system.swarmx.hosts import HostPool
@@ -86,6 +86,7 @@ class Loaded:
     memoryx: MemoryxConfig
     wafers: int
     host_pool: HostPool | None
+    start_process: Callable[[], EngineProcess]
     interface: StepInterface = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,8 +105,13 @@ def engines(monkeypatch) -> list[Loaded]:
         made.append(Loaded(*arguments))
         return made[-1]
 
-    monkeypatch.setitem(engine_choice._ENGINES, "pipelined", make)
+    monkeypatch.setattr("cs_system.server.run.make_engine", make)
     return made
+
+
+class _NoProcesses(EnginePool):
+    def prepare(self) -> None:
+        """Start no process."""
 
 
 @pytest.fixture
@@ -116,7 +122,7 @@ def client(tmp_path) -> Iterator[SystemClient]:
 
     async def serve(device: ThreadPoolExecutor, receiver: Receiver) -> None:
         options = SystemOptions("cs2", "{}", memoryx=MemoryxConfig(servers=5))
-        system = System(options, device, receiver, ExecutableStore(tmp_path, 1 << 30))
+        system = System(options, device, _NoProcesses(1, None), receiver, ExecutableStore(tmp_path, 1 << 30))
         server = grpc.aio.server()
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
         end = asyncio.Event()

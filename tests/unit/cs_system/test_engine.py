@@ -19,7 +19,8 @@ from cs_system.errors import (
     WrongOrderError,
 )
 from cs_system.memoryx.config import MemoryxConfig
-from cs_system.server.engines import make_engine
+from cs_system.server.engine_child import make_engine
+from cs_system.server.engines import check_step
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 K = 4
@@ -233,22 +234,22 @@ def compiled_step(program, *names):
 def test_an_artifact_of_an_unknown_execution_mode_is_refused(program):
     step, data = compiled_step(program, "step")
     with pytest.raises(ArtifactRefusedError, match="execution 'other', this system has pipelined"):
-        make_engine(dataclasses.replace(step, execution="other"), data, K, MemoryxConfig())
+        check_step(dataclasses.replace(step, execution="other"))
     assert isinstance(make_engine(step, data, K, MemoryxConfig()), PipelinedEngine)
 
 
 def test_the_pipelined_engine_takes_exactly_one_executable(program):
-    two, data = compiled_step(program, "forward", "backward")
+    two, _ = compiled_step(program, "forward", "backward")
     with pytest.raises(
         ArtifactRefusedError,
         match=r"has 2 executable\(s\) \(forward, backward\), execution 'pipelined' expects exactly one",
     ):
-        make_engine(two, data, K, MemoryxConfig())
+        check_step(two)
     with pytest.raises(ArtifactRefusedError, match=r"has 0 executable\(s\) \(\)"):
-        make_engine(dataclasses.replace(two, executables=()), data, K, MemoryxConfig())
+        check_step(dataclasses.replace(two, executables=()))
     part = dataclasses.replace(two.executables[0], interface=StepInterface((), (), (), ()))
     with pytest.raises(ArtifactRefusedError, match="with the interface of the whole step; compile it again"):
-        make_engine(dataclasses.replace(two, executables=(part,)), data, K, MemoryxConfig())
+        check_step(dataclasses.replace(two, executables=(part,)))
 
 
 MIB = 1 << 20

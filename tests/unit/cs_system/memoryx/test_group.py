@@ -15,7 +15,6 @@ import pytest
 from cs_system.address import SystemAddress
 from cs_system.errors import ArtifactRefusedError, StateMismatchError
 from cs_system.memoryx.config import MemoryxConfig, start_memoryx
-from cs_system.server.engines import make_engine
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts
 from cs_system.swarmx.member import wait_for_listener
@@ -55,9 +54,9 @@ def test_four_wafers(stack: Streamed, memoryx: tuple[str, int]) -> None:
 
 def test_a_batch_that_cannot_be_shared_equally(stack: Streamed) -> None:
     with pytest.raises(ArtifactRefusedError, match="a batch of 4 samples cannot be shared equally by 3"):
-        make_engine(stack.compiled, stack.data, 1, MemoryxConfig(), 3)
+        GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxConfig(), 3)
     with pytest.raises(ArtifactRefusedError, match="by 8 CS systems"):
-        make_engine(stack.compiled, stack.data, 1, MemoryxConfig(), 8)
+        GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxConfig(), 8)
 
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}

@@ -10,7 +10,7 @@ import pytest
 from cs_system.engine.micro_batches import share
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.config import MemoryxConfig
-from cs_system.server.engines import make_engine
+from cs_system.swarmx.group import GroupEngine
 
 from .groups import train
 from .streamed_steps import Streamed, stack_of_three
@@ -75,4 +75,4 @@ def test_a_wafer_has_its_share_of_each_micro_batch() -> None:
 
 def test_micro_batches_that_cannot_be_shared_are_refused(single: Streamed) -> None:
     with pytest.raises(ArtifactRefusedError, match="each of the 4 micro-batches of a batch of 4 samples"):
-        make_engine(single.compiled, single.data, 1, MemoryxConfig(), 2)
+        GroupEngine(single.compiled, single.schedule, single.data, MemoryxConfig(), 2)

@@ -23,7 +23,7 @@ from cs_system.engine.machine import limit_threads
 from cs_system.engine.pipelined import PipelinedEngine
 from cs_system.engine.state import select_state
 from cs_system.errors import CsSystemError, SystemBugError, WrongOrderError
-from cs_system.memoryx.config import MemoryxConfig
+from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig
 from cs_system.memoryx.engine import StreamedEngine
 from cs_system.messages import step_from_wire
 from cs_system.proto import cs_system_pb2 as pb
@@ -170,7 +170,8 @@ class _EngineServer:
         data = {spec.name: content for spec, content in zip(step.executables, executables, strict=True)}
         place = dict(frame.values["memoryx"])
         place["directory"] = Path(place["directory"])
-        place["addresses"] = tuple((host, port) for host, port in place["addresses"])
+        place["secret_file"] = place["secret_file"] and Path(place["secret_file"])
+        place["addresses"] = tuple(MemoryxAddress(*each) for each in place["addresses"])
         self._engine = make_engine(step, data, frame.values["chunk_batches"], MemoryxConfig(**place))
 
     def _program(self, frame: Frame) -> None:

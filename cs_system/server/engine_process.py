@@ -224,7 +224,11 @@ class RemoteEngine:
         values = {
             "sizes": [len(message), *map(len, executables)],
             "chunk_batches": chunk_batches,
-            "memoryx": {**asdict(memoryx), "directory": str(memoryx.directory)},
+            "memoryx": {
+                **asdict(memoryx),
+                "directory": str(memoryx.directory),
+                "secret_file": memoryx.secret_file and str(memoryx.secret_file),
+            },
         }
         self._send("loading", FrameType.LOAD, values, [message, *executables])
 

@@ -9,7 +9,7 @@ import pytest
 
 from cs_system.errors import ProgramError
 from cs_system.memoryx.client import ShardedMemoryx
-from cs_system.memoryx.config import MemoryxConfig
+from cs_system.memoryx.config import MemoryxConfig, read_memoryx_secret
 from cs_system.memoryx.engine import select_executables
 from tests.programs.steps.callbacks import with_callback
 from tests.unit.cs_system.memoryx.streamed_steps import Streamed, running_memoryx, stack_of_three
@@ -39,7 +39,7 @@ def test_a_callback_is_refused_by_memoryx(steps: Streamed, tmp_path: Path) -> No
     name = steps.compiled.executables[number].name
     data[name] = with_callback(data[name])
     with running_memoryx(tmp_path) as (process, address):
-        client = ShardedMemoryx(steps.schedule, [address])
+        client = ShardedMemoryx(steps.schedule, [address], read_memoryx_secret(None))
         try:
             client.open(select_executables(steps.compiled, data, calls), "token")
             with pytest.raises(ProgramError, match=f"executable 'function {number}' {REFUSED}"):

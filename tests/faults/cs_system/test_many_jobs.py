@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -64,6 +65,20 @@ def _figures(pids: Sequence[int], directory: Path) -> Figures:
     status = os.statvfs(directory)
     used = (status.f_blocks - status.f_bfree) * status.f_frsize
     return Figures(processes, len(links), len(maps), files, size, used)
+
+
+def _settled(pids: Sequence[int], directory: Path) -> Figures:
+    """Return the figures when they no longer change: a spare process starts after a job."""
+    found: list[Figures] = []
+
+    def is_settled() -> bool:
+        time.sleep(1.0)
+        found.append(_figures(pids, directory))
+        last = found[-4:]
+        return len(last) == 4 and max(f.bytes for f in last) - min(f.bytes for f in last) < 1 << 20
+
+    wait_until(is_settled, lambda: found[-4:])
+    return found[-1]
 
 
 class StepSource:
@@ -129,7 +144,7 @@ def test_jobs_leave_nothing(
                 run_job(system, kind, f"job-{number}-{kind.replace(' ', '-')}")
                 wait_until(lambda: _figures(pids, directory).files == 0, lambda: _figures(pids, directory))
             if first is None:
-                first = _figures(pids, directory)
+                first = _settled(pids, directory)
 
         def is_flat() -> bool:
             last = _figures(pids, directory)

@@ -108,8 +108,6 @@ def serve(options: ServerOptions) -> int:
         options.ready_file.unlink(missing_ok=True)
     device = ThreadPoolExecutor(1, thread_name_prefix="device")
     engines = EnginePool(threads, _xla_cache(options))
-    # It imports JAX in the meantime: only the first program has to wait for it, not the first call.
-    engines.prepare()
     code, busy = asyncio.run(_serve(options, device, engines))
     if busy:
         log.warning("the run did not end in time and is abandoned")
@@ -155,6 +153,9 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor, engines: En
         if leader is not None:
             stack.callback(leader.close)
         stack.enter_context(spans_directory())
+        # It imports JAX in the meantime: only the first program has to wait for it, not the first call. The
+        # processes of the system inherit the environment of this moment.
+        engines.prepare()
         files = StateDirectory(options.state_dir)
         system = System(options.system, device, engines, receiver, store, leader, files)
         stack.enter_context(system.events)

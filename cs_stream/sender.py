@@ -39,6 +39,7 @@ STOPPED_HERE = "stopped by this process"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _TRACK = "batches"
+_ACTIVITIES = ("input function", "digest", "wait for credit", "send")
 # How many connections in sequence may end with damaged bytes before a batch has arrived.
 _MAX_DAMAGED = 5
 _Result = TypeVar("_Result")
@@ -334,8 +335,8 @@ class Sender:
             session.finish_input()
 
     def _send_all(self, session: Session, batches: Iterator[Sequence[Array] | None], tally: _Tally) -> None:
+        start_s = time.monotonic()
         while True:
-            start_s = time.monotonic()
             arrays = self._call_input(session, lambda: self._next_arrays(batches, session.next_seq))
             ready_s = time.monotonic()
             tally.input_s += ready_s - start_s
@@ -344,18 +345,19 @@ class Sender:
             if not arrays:
                 tally.credit_wait_s += session.wait_credit()
                 session.skip_batch()
+                start_s = time.monotonic()
                 continue
             batch = ("batch", session.next_seq)
-            SPANS.add(_TRACK, "input function", start_s, ready_s, batch)
             fields = [byte_view(array) for array in arrays]
             header = session.batch_header(fields, self._layout.nbytes)
             waited_s = session.wait_credit()
             send_s = time.monotonic()
-            if waited_s:
-                tally.credit_wait_s += waited_s
-                SPANS.add(_TRACK, "wait for credit", send_s - waited_s, send_s, batch)
+            tally.credit_wait_s += waited_s
             session.send_batch(header, wire_buffers(fields, _PADDING))
-            SPANS.add(_TRACK, "send", send_s, time.monotonic(), batch)
+            end_s = time.monotonic()
+            times_s = (start_s, ready_s, send_s - waited_s, send_s, end_s)
+            SPANS.add_sequence(_TRACK, _ACTIVITIES, times_s, batch)
+            start_s = end_s
             tally.batches += 1
             tally.size_bytes += self._layout.nbytes
             self._pause_s = _FIRST_PAUSE_S

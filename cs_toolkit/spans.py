@@ -4,8 +4,9 @@ A span has a track, a name and two times of the monotonic clock. Spans of one tr
 `csrun trace` merges the documents of all processes of a job (`csrun.jobs.timeline`).
 """
 
-# Recording is always on: a span costs 0.3 us, and the 3 spans of a batch less than 1 us. That is 0.2 % of the
-# shortest step that was measured, 0.4 ms.
+# Recording is always on: a batch costs 2 to 4 us of CPU time in both processes together, with the times that
+# are measured for it: 1.4 % of sending and receiving 64 KiB, 0.4 % of 1 MiB, and under 1 % of the shortest
+# step that was measured, 0.4 ms.
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ _WALL_OFFSET_S = time.time() - time.monotonic()
 
 Detail = tuple[str, int | str]
 Span = tuple[str, str, float, float, Detail | None]
+_Sequence = tuple[str, Sequence[str], Sequence[float], Detail]
 
 
 class SpanRing:
@@ -44,7 +47,7 @@ class SpanRing:
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._spans: deque[Span] = deque(maxlen=capacity)
+        self._spans: deque[Span | _Sequence] = deque(maxlen=capacity)
 
     def add(
         self, track: str, name: str, began_s: float, ended_s: float, detail: Detail | None = None
@@ -60,6 +63,19 @@ class SpanRing:
         """
         self._spans.append((track, name, began_s, ended_s, detail))
 
+    def add_sequence(
+        self, track: str, names: Sequence[str], times_s: Sequence[float], detail: Detail
+    ) -> None:
+        """Add spans that follow each other, at the cost of one.
+
+        Args:
+            track: as of `add`.
+            names: of the activities.
+            times_s: monotonic times of their starts, and of the end of the last one.
+            detail: as of `add`, of all of them.
+        """
+        self._spans.append((track, names, times_s, detail))
+
     @contextmanager
     def span(self, track: str, name: str, detail: Detail | None = None) -> Iterator[None]:
         """Add the time of the body, even if it raises."""
@@ -71,8 +87,17 @@ class SpanRing:
 
     def newest(self, limit: int | None = None) -> list[Span]:
         """Return the newest spans, in the order of their ends."""
-        spans = list(self._spans.copy())  # the copy is atomic: other threads may add
-        return spans if limit is None else spans[-limit:]
+        limit = min(limit or CAPACITY, self._spans.maxlen or 0)
+        spans: list[Span] = []
+        for entry in list(self._spans.copy())[-limit:] if limit else ():  # atomic: other threads may add
+            if len(entry) == 5:
+                spans.append(entry)
+                continue
+            track, names, times_s, detail = entry
+            for name, (began_s, ended_s) in zip(names, pairwise(times_s), strict=True):
+                if ended_s > began_s:
+                    spans.append((track, name, began_s, ended_s, detail))
+        return spans[-limit:]
 
     @property
     def is_full(self) -> bool:
@@ -134,6 +159,7 @@ def span_document(
         clocks: samples of the system's clock; none for the system itself, and for processes with its clock.
         limit: number of spans; None for all.
     """
+    spans = ring.newest(limit)
     return {
         "process": process,
         "host": socket.gethostname(),
@@ -141,8 +167,8 @@ def span_document(
         "clock": clock_id(),
         "wall_offset_s": _WALL_OFFSET_S,
         "samples": [asdict(sample) for sample in clocks],
-        "truncated": ring.is_full or limit is not None,
-        "spans": ring.newest(limit),
+        "truncated": ring.is_full or len(spans) >= (limit or CAPACITY),
+        "spans": spans,
     }
 
 

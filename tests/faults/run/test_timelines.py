@@ -53,7 +53,7 @@ def test_the_timeline_of_a_job_shows_what_every_process_did(system: RunningSyste
     names = names_by_track(found)
     for worker in (0, 1):
         sent = names[f"worker {worker}", "batches"]
-        assert sent[:3] == ["build the input", "input function", "send"]
+        assert sent[:4] == ["build the input", "input function", "digest", "send"]
         assert sent.count("send") == sent.count("input function") == 30
         assert names["CS system", f"receive from worker {worker}"] == ["receive"] * 30
     assert set(names["CS system", "device"]) <= {"compute", "wait for a batch"}

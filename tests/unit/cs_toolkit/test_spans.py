@@ -20,6 +20,20 @@ def test_a_ring_keeps_the_newest_spans() -> None:
     assert ring.is_full
 
 
+def test_a_sequence_is_spans_without_the_empty_ones() -> None:
+    ring = SpanRing(2)
+    ring.add("track", "before", 0.0, 1.0)
+    ring.add_sequence("track", ("make", "wait", "send"), (1.0, 2.0, 2.0, 4.0), ("batch", 7))
+    assert [span[1] for span in ring.newest()] == ["make", "send"]  # as many spans as the capacity
+    wide = SpanRing(10)
+    wide.add_sequence("track", ("make", "wait", "send"), (1.0, 2.0, 2.0, 4.0), ("batch", 7))
+    assert wide.newest() == [
+        ("track", "make", 1.0, 2.0, ("batch", 7)),
+        ("track", "send", 2.0, 4.0, ("batch", 7)),
+    ]
+    assert wide.newest(1) == [("track", "send", 2.0, 4.0, ("batch", 7))]
+
+
 def test_a_span_is_recorded_although_its_body_raises() -> None:
     ring = SpanRing()
     try:

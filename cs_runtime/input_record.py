@@ -125,7 +125,8 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
         log.info("the run began with the order first-ready, which it keeps")
     if wanted not in (FIXED, FIRST_READY):
         shards, _ = _read_order(Path(wanted))
-        if first_step and found.cursors and shards != found.shards:
+        is_free = not first_step or (sharding == "global" and not found.cursors)
+        if shards != found.shards and not is_free:
             raise InputOrderError(f"'{wanted}' has {shards} shards, expected {found.shards} as in this run")
         found = replace(found, shards=shards)
     elif not found.cursors and sharding == "global":

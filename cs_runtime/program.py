@@ -153,6 +153,11 @@ class FrontEnd(InputSource, Protocol):
         """Return the initial state, which is that of the newest checkpoint if there is one."""
         ...
 
+    @property
+    def saves_between_steps(self) -> bool:
+        """True if no step may run until `save` has returned, because it calls code of the user."""
+        ...
+
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
         """Write a checkpoint of the state after global step `step`, and return True to stop training."""
         ...

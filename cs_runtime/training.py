@@ -134,7 +134,9 @@ class TrainingRun:
                     self.finish_checkpoint()
                     if self.should_stop:
                         self.session.reservation.pause_steps()
-        except CsSystemError:
+        except GeneratorExit:  # the program leaves its loop
+            raise
+        except BaseException:
             # If only the steps failed, the state of the background checkpoint can still be read.
             with contextlib.suppress(CsSystemError):
                 self.finish_checkpoint()
@@ -163,12 +165,13 @@ class TrainingRun:
             return self._front_end.save(self.step, self.state())
 
     def start_checkpoint(self) -> bool:
-        """Checkpoint in the background if the system keeps snapshots of the state, else like `checkpoint`.
+        """Checkpoint while further steps run; like `checkpoint` if the state is large or the front end waits.
 
-        A background checkpoint is read and written while steps run. If the front end then asks to stop,
-        `should_stop` becomes true and `advance` pauses.
+        If the front end then asks to stop, `should_stop` becomes true and `advance` pauses.
         """
         self.finish_checkpoint()
+        if self._front_end.saves_between_steps:
+            return self.checkpoint()
         stream = self.session.reservation.snapshot()
         if stream is None:
             return self.checkpoint()

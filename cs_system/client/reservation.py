@@ -102,7 +102,6 @@ class Reservation:
         self._heartbeats = heartbeats
         heartbeats.sign = lambda request: self._sign("Heartbeat", request)[1]
         self._interface: StepInterface | None = None
-        self._keeps_state = False
         self._steps: StepStream | None = None
         self._closed = False
 
@@ -132,7 +131,6 @@ class Reservation:
             data = {sha256: source.executable_bytes(names[sha256]) for sha256 in needed}
             self._call("UploadArtifact", chain.from_iterable(starmap(_artifact_chunks, data.items())))
         self._interface = step.interface
-        self._keeps_state = step.execution == "weight_streaming"
 
     def program(self) -> float:
         """Program the fabric: compile the executables for the device.
@@ -305,13 +303,12 @@ class Reservation:
         """Keep the state after the last step, to be read by another thread while further steps run.
 
         Returns:
-            None if the following steps would overwrite it while it is read, or if the state is large: read
-            it with `state` between the steps instead.
+            None if the state is large: read it with `state` between the steps instead.
 
         Raises:
             WrongOrderError: there is no state, because none was put or a failed step lost it.
         """
-        return self._state_stream(None) if self._keeps_state and not self._has_large_state() else None
+        return None if self._has_large_state() else self._state_stream(None)
 
     def _state_stream(self, names: Sequence[str] | None) -> StateStream:
         call, stream = self._stream("FetchState", pb.FetchStateRequest(names=names or ()))

@@ -67,6 +67,25 @@ class PipelinedSteps:
             }
 
 
+class CopiedState:
+    """A copy of the state after a step (`cs_system.engine.base.KeptState`).
+
+    Args:
+        values: The tensors by name.
+    """
+
+    def __init__(self, values: dict[str, np.ndarray]) -> None:
+        self._values = values
+
+    def read(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Return all of the state or part of it; each tensor may be read once."""
+        return {name: self._values.pop(name) for name in (list(self._values) if names is None else names)}
+
+    def end(self) -> None:
+        """Discard the tensors that have not been read."""
+        self._values.clear()
+
+
 class PipelinedEngine:
     """A program on the device. Not thread-safe; needs no server.
 
@@ -183,8 +202,9 @@ class PipelinedEngine:
         with device_errors(ExecutionError, "reading the state"):
             return {spec.name: from_device(np.asarray(values[spec.name]), spec) for spec in specs}
 
-    def snapshot(self, names: Sequence[str] | None = None) -> None:
-        """Return None: the next steps reuse the memory of the state."""
+    def snapshot(self, names: Sequence[str] | None = None) -> CopiedState:
+        """Copy the state, or part of it: the next steps reuse its memory."""
+        return CopiedState(self.fetch_state(names))
 
     def unresponsive(self) -> str | None:
         """Return None: there is no other part that could stop answering."""

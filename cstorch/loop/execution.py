@@ -80,6 +80,11 @@ class FrontEnd:
         values = {name: to_array(tensor.to_host()) for name, tensor in self._step.traced.state.items()}
         return {**values, GLOBAL_STEP: np.asarray(steps_done(), np.int64)}
 
+    @property
+    def saves_between_steps(self) -> bool:
+        """False: `save` does nothing."""
+        return False
+
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
         """Save nothing: PyTorch programs write their own checkpoints."""
         return False

@@ -81,6 +81,11 @@ class KerasFrontEnd(ProgramInput):
         state.assign({imported.variables[name]: value for name, value in given.items()})
         return dict(zip(imported.variables, state.read(list(imported.variables.values())), strict=True))
 
+    @property
+    def saves_between_steps(self) -> bool:
+        """True if there are saving listeners, which may look at the state and ask to stop."""
+        return bool(self._options.saving_listeners)
+
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
         """Write the state to the model and to `model.ckpt-<step>`; return True if a listener asks to stop.
 

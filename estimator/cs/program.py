@@ -158,6 +158,11 @@ class TensorFlowFrontEnd(ProgramInput):
         narrow = [value.astype(np.float32) if value.dtype == np.float64 else value for value in values]
         return dict(zip(variables, narrow, strict=True))
 
+    @property
+    def saves_between_steps(self) -> bool:
+        """True if there are saving listeners, which may look at the state and ask to stop."""
+        return bool(self._options.saving_listeners)
+
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
         """Write `model.ckpt-<step>`; return True if one of the user's listeners asks to stop.
 

@@ -339,6 +339,7 @@ class PartSaver:
         *,
         global_step: int,
         write_state: Literal[False],
+        write_meta_graph: Literal[False],
     ) -> None:
         """Write the checkpoint `prefix-global_step`: a data file for each part, then one index of all.
 
@@ -365,7 +366,10 @@ class PartSaver:
                 )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        self._saver.export_meta_graph(f"{target}.meta")
+
+    def export_meta_graph(self, path: str) -> None:
+        """Write the meta graph of the default graph."""
+        self._saver.export_meta_graph(path)
 
 
 def split_into_parts(values: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:

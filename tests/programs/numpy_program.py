@@ -86,6 +86,8 @@ class NumpyFrontEnd:
             "state.global_step": np.zeros((), np.int64),
         }
 
+    saves_between_steps = False
+
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
         content = io.BytesIO()
         np.savez(content, **state)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 import click
 
-from cs_system.address import SystemAddress, parse_addresses
-from cs_system.errors import CsSystemError
+from cs_system.address import SystemAddress, parse_address, parse_addresses
+from cs_system.errors import CsSystemError, NoSuchJobError
 from cs_system.usage import GROUPINGS, GroupBy
 from cs_toolkit.tls import CERTS_VARIABLE
 
@@ -34,6 +34,10 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        if not kwargs["addresses"]:
+            raise click.UsageError(
+                "no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip"
+            )
         try:
             command(*args, **kwargs)
         except CsSystemError as error:
@@ -46,10 +50,8 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _addresses(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    if value is None:
-        raise click.UsageError("no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip")
     try:
-        return parse_addresses(value)
+        return () if value is None else parse_addresses(value)
     except CsSystemError as error:
         raise click.UsageError(str(error)) from error
 
@@ -180,11 +182,19 @@ def release(addresses: tuple[SystemAddress, ...], job: str) -> None:
     """End the reservation of a job, or its place in the queue.
 
     A user may release his own jobs, an administrator any. The job ends with an error; the same command
-    continues it from its last checkpoint.
+    continues it from its last checkpoint. In a pool, --job finds the systems of the job.
     """
-    with _only_system(addresses) as client:
-        name, owner = client.release(job)
-        click.echo(f"released job {name}{owner and ' of '}{owner} at {client.address}")
+    places = [addresses]
+    if job and len(addresses) > 1:
+        infos = read_pool(addresses)
+        names = [(info, {info.run and info.run.job, *(one.job for one in info.queue)}) for info in infos]
+        places = [(parse_address(info.address),) for info, jobs in names if job in jobs]
+        if not places:
+            raise NoSuchJobError(f"job {job} neither holds one of {len(infos)} CS systems nor waits for one")
+    for place in places:
+        with _only_system(place) as client:
+            name, owner = client.release(job)
+            click.echo(f"released job {name}{owner and ' of '}{owner} at {client.address}")
 
 
 @click.command()

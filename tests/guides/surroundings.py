@@ -66,6 +66,7 @@ GUIDES = (
     ),
     Guide("docs/install.md", ("from-a-checkout",), CHECKOUT),
     Guide("docs/install.md", ("on-a-cluster",), nodes=4),
+    Guide("docs/operating.md"),
     Guide("docs/port-tensorflow.md", program=0, place=EMPTY),
     Guide("docs/pytorch.md", place=CHECKOUT),
     Guide("docs/replicas.md", place=CHECKOUT),

@@ -132,6 +132,21 @@ def test_a_job_in_the_queue_is_released_by_its_name(system):
             second.release("job-7")
 
 
+def test_a_job_of_a_pool_is_released_at_all_its_places(system, tmp_path_factory):
+    with running_system(tmp_path_factory.mktemp("other"), ["--threads=1"]) as other:
+        addresses = f"--cs_ip={system.address},{other.address}"
+        with client(system) as first, client(other) as second:
+            first.reserve("job-1", "token")
+            second.reserve("job-2", "token")
+            done = CliRunner().invoke(main, ["release", addresses, "--job=job-2"])
+            assert done.output.startswith("released job job-2 of ")
+            assert done.output.endswith(f" at {other.address}\n")
+            assert first.info().run is not None
+            assert second.info().run is None
+        done = CliRunner().invoke(main, ["release", addresses, "--job=job-7"])
+        assert (done.exit_code, "job-7 neither holds one of 2" in done.output) == (2, True)
+
+
 @pytest.mark.parametrize("command", [["release"], ["mode", "unknown"]])
 def test_commands_that_cannot_be_done_say_why(system, command):
     done = run(system, *command)

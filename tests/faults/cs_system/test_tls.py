@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,8 @@ import pytest
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError
 from cs_stream.sender import Sender, WorkerIdentity
-from cs_system.client import SystemClient, parse_address
-from cs_system.errors import TlsFailedError
+from cs_system.client import SystemClient, connection, parse_address
+from cs_system.errors import NotAllowedError, TlsFailedError
 from cs_toolkit.tls import Credentials, Identity
 from tests.certificates import SiteCertificates
 from tests.systems import RunningSystem, running_system
@@ -235,3 +235,58 @@ def test_renewed_certificate_is_used_without_a_restart(
         use(monkeypatch, site.user)
         assert ask(system) == "IDLE"
         assert "using the new certificate in" in system.log()
+
+
+# -- roles
+
+
+def test_user_releases_only_the_own_job(
+    encrypted: RunningSystem, site: SiteCertificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = parse_address(encrypted.address)
+
+    def act(credentials: Credentials, action: Callable[[SystemClient], object]) -> object:
+        use(monkeypatch, credentials)
+        with SystemClient(address) as client:
+            return action(client)
+
+    alice, bob, root = site.user, site.issue("bob", "user"), site.admin
+    use(monkeypatch, alice)
+    with SystemClient(address) as client, client.reserve("job-1", "secret"):
+        with pytest.raises(NotAllowedError, match=r"release job job-1 of alice@.*certificate is that of bob"):
+            act(bob, lambda other: other.release("job-1"))
+        assert ask(encrypted) == "RESERVED"
+        name, owner = act(alice, lambda own: own.release("job-1"))  # type: ignore[misc]
+        assert (name, owner.partition("@")[0]) == ("job-1", "alice")
+    use(monkeypatch, alice)
+    with SystemClient(address) as client, client.reserve("job-2", "secret"):
+        act(root, lambda admin: admin.release("job-2"))
+        assert ask(encrypted) == "IDLE"
+
+
+def test_only_administrators_change_what_the_system_takes(
+    encrypted: RunningSystem, site: SiteCertificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for credentials in (site.user, site.system):
+        use(monkeypatch, credentials)
+        with (
+            SystemClient(parse_address(encrypted.address)) as client,
+            pytest.raises(NotAllowedError, match="not allowed to change the jobs that the system takes"),
+        ):
+            client.set_admission(drained=True)
+    use(monkeypatch, site.admin)
+    with SystemClient(parse_address(encrypted.address)) as client:
+        client.set_admission(drained=True)
+        client.set_admission(drained=False)
+
+
+def test_connection_to_another_machine_without_tls_warns_once(
+    system: RunningSystem, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection._warn_unencrypted.cache_clear()  # other tests have connected to the address
+    monkeypatch.setattr("cs_system.client.connection.is_loopback", lambda host: False)
+    ask(system)
+    ask(system)
+    warnings = [text for text in caplog.messages if "are not encrypted" in text]
+    assert len(warnings) == 1
+    assert f"the connections to the CS system at {system.address}" in warnings[0]

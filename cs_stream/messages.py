@@ -19,8 +19,6 @@ class ErrorCode(StrEnum):
     """This worker does not belong to the run."""
     NO_RUN = "no-run"
     """No run of the job is open yet."""
-    BUSY = "busy"
-    """Too many simultaneous handshakes."""
     REPLACED = "replaced"
     """Another process connected as the same worker."""
     TIMEOUT = "timeout"
@@ -36,11 +34,11 @@ class ErrorCode(StrEnum):
 
 
 # After these a worker connects again.
-_RETRYABLE = frozenset({ErrorCode.NO_RUN, ErrorCode.BUSY, ErrorCode.TIMEOUT})
+_RETRYABLE = frozenset({ErrorCode.NO_RUN, ErrorCode.TIMEOUT})
 # The network may be the cause: connecting again helps, unless it happens every time.
 _DAMAGE = frozenset({ErrorCode.CHECKSUM, ErrorCode.PROTOCOL})
 # A worker accepts these from a peer that has not proved that it knows the job's secret.
-_UNPROVED = frozenset({ErrorCode.NO_RUN, ErrorCode.BUSY, ErrorCode.PROTOCOL})
+_UNPROVED = frozenset({ErrorCode.NO_RUN, ErrorCode.PROTOCOL})
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# Limit of connections that are still in the handshake. Above any real number of workers that connect at the
-# same moment, and low enough that unauthenticated peers cannot exhaust file descriptors.
+# Limit of connections that are still in the handshake, low enough that unauthenticated peers cannot exhaust
+# file descriptors. When one more comes, the oldest is dropped: a worker needs milliseconds, so idle peers do
+# not keep it out.
 _MAX_HANDSHAKES = 256
 # Number of ended runs that are remembered, so that a worker that reconnects late gets the outcome of its run.
 _REMEMBERED_RUNS = 16
@@ -63,7 +64,7 @@ _ACCEPT_PAUSE_S = 0.2
 
 
 class _DisconnectError(Exception):
-    """A reason to end a connection that works: we are busy, or the worker gave up."""
+    """A reason to end a connection that works: the worker gave up."""
 
 
 class Receiver:
@@ -101,7 +102,8 @@ class Receiver:
             maxlen=_REMEMBERED_RUNS
         )
         self._links: set[ServerLink] = set()
-        self._handshakes = 0
+        # In the order of their arrival.
+        self._handshakes: dict[ServerLink, None] = {}
         # Anybody can cause these lines.
         self._dropped_lines, self._rejected_lines = LineLimiter(_log), LineLimiter(_log)
         self._is_closed = False
@@ -190,14 +192,25 @@ class Receiver:
         link = ServerLink(connection, name_of(peer))
         with self._lock:
             self._links.add(link)
-            self._handshakes += 1
+            self._handshakes[link] = None
+            oldest = next(iter(self._handshakes)) if len(self._handshakes) > _MAX_HANDSHAKES else None
+            if oldest is not None:
+                del self._handshakes[oldest]
+        if oldest is not None:
+            self._dropped_lines.log(
+                logging.WARNING,
+                "dropping connection from %s: more than %d do not say which job they belong to",
+                oldest.peer,
+                _MAX_HANDSHAKES,
+            )
+            oldest.abort()
         try:
             link.run_in_thread(self._serve)
         except RuntimeError as error:
             _log.error("dropping connection from %s: %s", link.peer, error)
             with self._lock:
                 self._links.discard(link)
-                self._handshakes -= 1
+                self._handshakes.pop(link, None)
             link.close()
 
     # -- a connection's thread ---------------------------------------------------------------------------
@@ -242,9 +255,6 @@ class Receiver:
         """Return HELLO, and the open run of the worker, or None and the reply to send (None means BYE)."""
         deadline_s = time.monotonic() + self._handshake_timeout_s
         try:
-            if self._handshakes > _MAX_HANDSHAKES:
-                link.queue_end(Failure(ErrorCode.BUSY, "too many simultaneous connections; try again"))
-                raise _DisconnectError(f"more than {_MAX_HANDSHAKES} simultaneous handshakes")
             hello = link.receive_hello(deadline_s)
             spec, ring, answer = self._find_run(hello)
             if spec is not None:
@@ -252,7 +262,7 @@ class Receiver:
             return hello, ring, answer
         finally:
             with self._lock:
-                self._handshakes -= 1
+                self._handshakes.pop(link, None)
 
     def _find_run(self, hello: Hello) -> tuple[RunSpec | None, BatchRing | None, Failure | None]:
         """Return the run that a worker asks for; without an open ring, the reply to send (None means BYE)."""

@@ -143,3 +143,20 @@ def test_a_stranger_who_knows_the_worker_but_not_the_token_cannot_fence_it() -> 
         assert take_numbered(run.ring) == list(range(1, COUNT))
         run.ring.close()
         assert (future.result(timeout=60).end, future.result().reconnects) == ("bye", 0)
+
+
+def test_idle_connections_keep_no_worker_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cs_stream.receiver._MAX_HANDSHAKES", 8)
+    with Loopback() as run:
+        idle = [socket.create_connection(run.receiver.address, timeout=10) for _ in range(40)]
+        for sock in idle[:32]:
+            assert sock.recv(1) == b""  # dropped for later ones, long before its time is over
+        future = run.start_sender(0, count=COUNT)
+        assert take_numbered(run.ring) == list(range(COUNT))
+        run.ring.close()
+        assert future.result(timeout=60).reconnects == 0
+        for sock in idle:
+            sock.close()
+    assert "more than 8 do not say which job they belong to" in caplog.text

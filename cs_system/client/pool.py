@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from cs_system.errors import (
 )
 from cs_system.messages import InputIdentity
 from cs_system.status import SystemInfo
+from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.spans import ClockSample
 
 T = TypeVar("T")
@@ -139,7 +141,8 @@ class SystemPool:
             CsSystemError: no system answers, or none is fit for the job.
         """
         if len(self.addresses) == 1:
-            with SystemClient(self.addresses[0]) as client:
+            # It has answered before; a system that is stopped just now may return.
+            with SystemClient(self.addresses[0], peer_timeout_s(os.environ)) as client:
                 yield client, client.reserve(job, token, wait=wait, on_wait=on_wait)
             return
         clients = self._connect(requirements)

@@ -139,8 +139,9 @@ def test_a_chief_and_a_system_that_are_stopped_together_continue(
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     time.sleep(1.0)
-    assert helpers.state_of(silent_system) == "RESERVED"
-    assert "has not answered" not in silent_system.log()
+    assert helpers.state_of(silent_system) == "RESERVED", silent_system.log()
+    # On a busy machine the chief may need a second until it answers again.
+    assert not re.search(r"has not answered for [3-9] s", silent_system.log())
 
 
 def test_an_idle_chief_loses_the_system(tmp_path, helpers, caplog):

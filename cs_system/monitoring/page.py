@@ -23,6 +23,7 @@ MAX_ROWS = 256
 _CURVE_WIDTH, _CURVE_HEIGHT = 600, 150
 _LOGARITHMIC_FROM = 20  # highest loss, as a multiple of the lowest
 _LOAD_BINS = 5
+_DRAWN_COPIES = 16
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,16 @@ class Drawing:
     Attributes:
         view: Its viewBox.
         kernels: Kernels with the bin of their load; None if it is unknown.
-        copies: Boxes (x, y, width, height) of further copies.
+        copies: Boxes (x, y, width, height) of further copies; none if there are too many to see the kernels.
         used: Which part of the fabric it shows, in words.
+        has_loads: True if the loads of the kernels are known.
     """
 
     view: str
     kernels: tuple[tuple[PlacedKernel, int | None, bool], ...]
     copies: tuple[tuple[int, int, int, int], ...]
     used: str
+    has_loads: bool
 
 
 class Page:
@@ -164,18 +167,21 @@ def draw(plan: Floorplan) -> Drawing:
     left = min((kernel.x for kernel in plan.kernels), default=0)
     top = min((kernel.y for kernel in plan.kernels), default=0)
     # A copy has the position of its box's corner; the first box begins at 0, 0.
-    copies = tuple((x + left, y + top, right - left, bottom - top) for x, y in plan.copies)
+    corners = plan.copies if len(plan.copies) < _DRAWN_COPIES else ()
+    copies = tuple((x + left, y + top, right - left, bottom - top) for x, y in corners)
     right = max([right, *(x + width for x, _, width, _ in copies)])
     bottom = max([bottom, *(y + height for _, y, _, height in copies)])
     left, top = min([left, *(x for x, *_ in copies)]), min([top, *(y for _, y, *_ in copies)])
     margin = max(1, round(0.02 * max(right - left, bottom - top)))
     bound = set(plan.bound_by)
+    of_copies = f", one of {len(plan.copies) + 1} copies" if plan.copies and not copies else ""
     return Drawing(
         f"{left - margin} {top - margin} {right - left + 2 * margin} {bottom - top + 2 * margin}",
         tuple((kernel, _bin(kernel.load), kernel.name in bound) for kernel in plan.kernels),
         copies,
         f"columns {left} to {right - 1} and rows {top} to {bottom - 1} of {plan.width} by {plan.height} "
-        "processing elements",
+        f"processing elements{of_copies}",
+        any(kernel.load is not None for kernel in plan.kernels),
     )
 
 

@@ -27,7 +27,8 @@ from cs_system.status import RunInfo, SystemInfo, render_table
 _HISTORY = 60
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=*#"
-_BAR_CELLS = 10
+_BAR_CELLS = 6
+_VERDICT_CELLS = len("limits the run")
 _EVENTS = 5
 _WORKERS = 32
 
@@ -178,9 +179,11 @@ class View:
 
     def _workers(self, run: RunInfo) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("worker", "host", "batches/s", "input", "queue", "waits for system", "system waits", ""):
+        for name in ("worker", "host", "batches/s", "input", "queue", "credit wait", "input wait", ""):
             right = name in ("batches/s", "input", "queue")
-            table.add_column(name, justify="right" if right else "left", no_wrap=True)
+            # Only a host may be cut, in a narrow terminal.
+            width = None if name == "host" else max(len(name), _VERDICT_CELLS if name == "" else 0)
+            table.add_column(name, justify="right" if right else "left", no_wrap=True, min_width=width)
         for worker in run.workers[:_WORKERS]:
             if worker.phase not in ("connected", "ended"):
                 verdict = Text(worker.phase, style="red")

@@ -121,6 +121,14 @@ def test_a_floorplan_is_cut_to_the_part_in_use():
     assert drawing.used.startswith("columns 10 to 309 and rows 10 to 64 of 740 by 416")
 
 
+def test_of_many_copies_one_is_drawn():
+    plan = replace(PLAN, copies=tuple((120 * number, 0) for number in range(1, 40)))
+    drawing = draw(plan)
+    assert drawing.copies == ()
+    assert drawing.used.endswith("processing elements, one of 40 copies")
+    assert drawing.has_loads
+
+
 def test_a_floorplan_without_kernels_shows_the_fabric():
     assert draw(Floorplan("", 8, 4, (), (), (), "", 0.0)).view == "-1 -1 10 6"
 

@@ -2,9 +2,9 @@
 
 Two sender processes stream batches of one large and one small array. The peer is what the data plane is built
 on, without it: one thread a connection, `recv_into` a pool of slots, an 8-byte acknowledgment a batch and a
-window of 4 batches. It neither computes digests nor hands batches to a consumer. Data plane, with and without
-digests, and peer take turns in one run, so that all see the same machine; a ratio is the median of the ratios
-of the rounds.
+window of 4 batches. It neither computes digests nor hands batches to a consumer. Peer and data plane, with
+digests, without them, and through shared memory, take turns in one run, so that all see the same machine; a
+ratio is the median of the ratios of the rounds.
 
     python -m benchmarks.streaming_throughput [--rounds N] [--json]
 """
@@ -63,15 +63,17 @@ class Case:
 class Row:
     """Medians of one batch size: rates, and the data plane's share of the plain socket's rate.
 
-    `unchecked` is the data plane without checksums.
+    `unchecked` is the data plane without checksums, `shared` that through shared memory.
     """
 
     size_bytes: int
     plain_gb_per_s: float
     streaming_gb_per_s: float
     unchecked_gb_per_s: float
+    shared_gb_per_s: float
     ratio: float
     unchecked_ratio: float
+    shared_ratio: float
 
 
 def batch_pool(case: Case, seed: int) -> list[tuple[Array, Array]]:
@@ -84,6 +86,9 @@ def batch_pool(case: Case, seed: int) -> list[tuple[Array, Array]]:
         )
         for _ in range(POOL)
     ]
+
+
+CASES = (Case(1 << 16, 1000), Case(1 << 20, 200), Case(8 << 20, 40), Case(64 << 20, 12))
 
 
 # -- the sender processes --------------------------------------------------------------------------------
@@ -146,13 +151,18 @@ class Clock:
                 self.seconds = time.perf_counter() - self._start_s
 
 
-def receive_streaming(case: Case, start: Callable[[tuple[str, int]], None], checksum: bool) -> float:
+def receive_streaming(
+    case: Case,
+    start: Callable[[tuple[str, int]], None],
+    checksum: bool = True,
+    shares_memory: bool = False,
+) -> float:
     """Take everything that the senders stream; seconds."""
     clock = Clock(case)
     spec = RunSpec(
         "bench", "bench", SENDERS, case.layout, "", chunk_batches=SENDERS, chunks=WINDOW, checksum=checksum
     )
-    with Receiver() as receiver:
+    with Receiver(shares_memory=shares_memory) as receiver:
         ring = receiver.open_run(spec)
         start(receiver.address)
         try:
@@ -194,7 +204,7 @@ def receive_plain_stream(sock: socket.socket, case: Case, clock: Clock) -> None:
 
 def measure(case: Case, rounds: int, pipes: list[Connection]) -> Row:
     """Interleaved rounds of one batch size."""
-    seconds: dict[str, list[float]] = {"plain": [], "streaming": [], "unchecked": []}
+    seconds: dict[str, list[float]] = {kind: [] for kind in ("plain", "streaming", "unchecked", "shared")}
 
     def starter(kind: str) -> Callable[[tuple[str, int]], None]:
         def start(address: tuple[str, int]) -> None:
@@ -205,22 +215,25 @@ def measure(case: Case, rounds: int, pipes: list[Connection]) -> Row:
 
     for _ in range(rounds):
         seconds["plain"].append(receive_plain(case, starter("plain")))
-        seconds["streaming"].append(receive_streaming(case, starter("streaming"), True))
-        seconds["unchecked"].append(receive_streaming(case, starter("streaming"), False))
+        seconds["streaming"].append(receive_streaming(case, starter("streaming")))
+        seconds["unchecked"].append(receive_streaming(case, starter("streaming"), checksum=False))
+        seconds["shared"].append(receive_streaming(case, starter("streaming"), shares_memory=True))
     rates = {kind: case.gigabytes_per_s(statistics.median(values)) for kind, values in seconds.items()}
     ratios = {
         kind: statistics.median(
             plain / own for plain, own in zip(seconds["plain"], seconds[kind], strict=True)
         )
-        for kind in ("streaming", "unchecked")
+        for kind in ("streaming", "unchecked", "shared")
     }
     return Row(
         case.size_bytes,
         rates["plain"],
         rates["streaming"],
         rates["unchecked"],
+        rates["shared"],
         ratios["streaming"],
         ratios["unchecked"],
+        ratios["shared"],
     )
 
 
@@ -235,7 +248,7 @@ def run(rounds: int = 7) -> list[Row]:
         pipes.append(ours)
         processes.append(process)
     try:
-        return [measure(case, rounds, pipes) for case in (Case(1 << 20, 200), Case(8 << 20, 40))]
+        return [measure(case, rounds, pipes) for case in CASES]
     finally:
         for pipe in pipes:
             pipe.send(None)
@@ -254,11 +267,15 @@ def main() -> None:
         print(json.dumps([asdict(row) for row in rows]))
         return
     print(f"{SENDERS} sender processes, {os.cpu_count()} CPUs, medians of {options.rounds} rounds, GB/s")
-    print(f"{'batch':>8} {'plain':>8} {'streaming':>10} {'ratio':>7} {'no checksum':>12} {'ratio':>7}")
+    print(
+        f"{'batch':>9} {'plain':>8} {'streaming':>10} {'ratio':>7} {'no checksum':>12} {'ratio':>7} "
+        f"{'shared':>7} {'ratio':>7}"
+    )
     for row in rows:
         print(
-            f"{row.size_bytes >> 20:>4} MiB {row.plain_gb_per_s:>8.2f} {row.streaming_gb_per_s:>10.2f} "
-            f"{row.ratio:>7.2f} {row.unchecked_gb_per_s:>12.2f} {row.unchecked_ratio:>7.2f}"
+            f"{row.size_bytes >> 10:>5} KiB {row.plain_gb_per_s:>8.2f} {row.streaming_gb_per_s:>10.2f} "
+            f"{row.ratio:>7.2f} {row.unchecked_gb_per_s:>12.2f} {row.unchecked_ratio:>7.2f} "
+            f"{row.shared_gb_per_s:>7.2f} {row.shared_ratio:>7.2f}"
         )
 
 

@@ -28,7 +28,8 @@ The key of the tags is derived from the job's secret, the nonces in HELLO and CH
 HELLO. So the tag of CHALLENGE proves that the system knows the secret, and that of PROOF that the worker
 does. The secret itself is never sent, and frames of one connection are refused on any other. A tag covers the
 first 32 bytes of the header and the payload; of a BATCH the fields' own bytes, if it has FLAG_CHECKSUM:
-padding is neither checked nor kept.
+padding is neither checked nor kept. A BATCH with FLAG_SHARED has no payload: the batch is in memory that
+WELCOME has named (`shared_memory`).
 """
 
 import hmac
@@ -47,6 +48,7 @@ MAX_HELLO_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 16
 
 FLAG_CHECKSUM = 1
+FLAG_SHARED = 2
 FLAG_PONG = 1
 
 _NO_TAG = bytes(TAG_BYTES)
@@ -81,7 +83,7 @@ _MAX_PAYLOAD_BYTES = {
     FrameType.ERR: MAX_TEXT_BYTES,
     FrameType.BATCH: (1 << 64) - 1,
 }
-_ALLOWED_FLAGS = {FrameType.BATCH: FLAG_CHECKSUM, FrameType.PING: FLAG_PONG}
+_ALLOWED_FLAGS = {FrameType.BATCH: FLAG_CHECKSUM | FLAG_SHARED, FrameType.PING: FLAG_PONG}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from cs_stream.protocol import (
     ServerEvent,
     ServerState,
 )
+from cs_stream.shared_memory import SharedMemory
 from cs_toolkit.liveness import SilenceTimer
 from cs_toolkit.spans import SpanRing
 from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 1 << 16
 _LINGER_S = 2.0
+_MIN_SHARED_SLOTS, _SHARED_BYTES = 2, 16 << 20
 
 
 class ServerLink:
@@ -62,6 +64,7 @@ class ServerLink:
         self._spans: SpanRing | None = None
         self._track = ""
         self._scratch = memoryview(bytearray(HEADER_BYTES))
+        self._memory: SharedMemory | None = None
 
     @property
     def is_over(self) -> bool:
@@ -131,10 +134,15 @@ class ServerLink:
                 with self._core_lock:
                     # If the run has ended in the meantime, the state machine is closed and ignores the bytes.
                     return [] if self.is_over else self._core.receive_data(self._scratch[:count])
-            case ReadPayload(seq):
+            case ReadPayload(seq, _, is_shared):
                 assert slot_for is not None, "a payload before WELCOME"
                 slot, began_s = slot_for(seq), time.monotonic()
-                self._connection.receive(slot.buffers)
+                if not is_shared:
+                    self._connection.receive(slot.buffers)
+                if self._memory is not None:
+                    if is_shared:
+                        self._memory.read(seq, slot.fields)
+                    self._memory.count(seq)
                 if self._spans is not None:
                     self._spans.add(self._track, "receive", began_s, time.monotonic(), ("batch", seq))
                 is_intact = self._core.is_intact(slot.fields)
@@ -188,6 +196,8 @@ class ServerLink:
         with self._socket_lock:
             self._is_closed = True
             self._connection.close()
+        if self._memory is not None:
+            self._memory.close()
 
     def run_in_thread(self, serve: Callable[["ServerLink"], None]) -> None:
         """Start the link's own thread, which calls `serve(self)`."""
@@ -202,6 +212,18 @@ class ServerLink:
         """Set the worker and generation that the run has given the link, and where it records its spans."""
         self.worker, self.generation = worker, generation
         self._spans, self._track = spans, f"receive from worker {worker}"
+
+    def share_memory(self, window: int, slot_bytes: int, next_seq: int) -> SharedMemory | None:
+        """Make memory for the batches from `next_seq` on, if the peer is on this machine."""
+        if self._connection.is_local:
+            # No more than fit the caches of processors: from there copies are twice as fast.
+            slots = max(_MIN_SHARED_SLOTS, min(window, _SHARED_BYTES // slot_bytes))
+            try:
+                self._memory = SharedMemory.create(slots, slot_bytes)
+                self._memory.count(next_seq - 1)
+            except OSError as error:
+                _log.warning("no memory is shared with worker %d: %s", self.worker, error.strerror)
+        return self._memory
 
     def accept(self, welcome: Welcome, payload_bytes: int, window: int) -> None:
         """Queue WELCOME, after which the peer may send batches. Arguments as of `ServerConnection.accept`."""

@@ -57,6 +57,7 @@ class Hello:
         instance: Random text of a `Sender`, which distinguishes a reconnect from a replacement.
         run_id: The run that this instance was welcomed to before, or empty.
         checksum: Whether the worker can put digests into BATCH headers.
+        shares_memory: Whether the worker opens memory of the system, if both are on one machine.
         protocol_min: Lowest protocol version of the worker.
         protocol_max: Highest one.
     """
@@ -72,6 +73,7 @@ class Hello:
     instance: str
     run_id: str = ""
     checksum: bool = True
+    shares_memory: bool = True
     protocol_min: int = VERSION
     protocol_max: int = VERSION
 
@@ -91,6 +93,7 @@ class Hello:
                 "instance": self.instance,
                 "run_id": self.run_id,
                 "checksum": self.checksum,
+                "shares_memory": self.shares_memory,
             }
         )
 
@@ -115,6 +118,7 @@ class Hello:
             instance=fields.text("instance"),
             run_id=fields.text("run_id"),
             checksum=fields.boolean("checksum"),
+            shares_memory=fields.boolean("shares_memory"),
             protocol_min=low,
             protocol_max=high,
         )
@@ -155,6 +159,8 @@ class Welcome:
         checksum: Whether BATCH headers must have a digest.
         liveness_s: After this time without a frame either side considers the connection lost.
         run_id: Name of the run, to be stated when the same instance reconnects.
+        memory: Path of the connection's `SharedMemory`; empty if there is none.
+        memory_token: By which the worker recognizes it.
     """
 
     next_seq: int
@@ -163,6 +169,8 @@ class Welcome:
     checksum: bool
     liveness_s: float
     run_id: str
+    memory: str = ""
+    memory_token: str = ""
 
     def encode(self) -> bytes:
         """Encode the JSON payload."""
@@ -173,6 +181,8 @@ class Welcome:
                 "checksum": self.checksum,
                 "liveness_s": self.liveness_s,
                 "run_id": self.run_id,
+                "memory": self.memory,
+                "memory_token": self.memory_token,
             }
         )
 
@@ -191,6 +201,8 @@ class Welcome:
             checksum=fields.boolean("checksum"),
             liveness_s=fields.seconds("liveness_s"),
             run_id=fields.text("run_id"),
+            memory=fields.text("memory"),
+            memory_token=fields.text("memory_token"),
         )
 
 

@@ -29,6 +29,7 @@ from cs_stream.errors import ChecksumError, ProtocolError, UnprovedError
 from cs_stream.frames import (
     FLAG_CHECKSUM,
     FLAG_PONG,
+    FLAG_SHARED,
     Frame,
     FrameBuffer,
     FrameTags,
@@ -113,10 +114,15 @@ class ReadControl:
 
 @dataclass(frozen=True, slots=True)
 class ReadPayload:
-    """Receive exactly `size_bytes`, the payload of batch `seq`, into its slot; call `payload_received`."""
+    """Receive exactly `size_bytes`, the payload of batch `seq`, into its slot; call `payload_received`.
+
+    Attributes:
+        is_shared: The batch is in shared memory; nothing of it comes on the stream.
+    """
 
     seq: int
     size_bytes: int
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +208,7 @@ class ServerConnection:
         self._worker_nonce = ""
         self._tags: FrameTags | None = None
         self._payload_bytes = 0
+        self._shares_memory = False
         self._grantable = 0
         self._low_credit = 0
         self._pending: Header | None = None
@@ -213,7 +220,8 @@ class ServerConnection:
         if self.state in (ServerState.IDENTIFYING, ServerState.DECIDING, ServerState.CLOSED):
             return None
         if self._pending is not None:
-            return ReadPayload(self._pending.seq, self._pending.nbytes)
+            is_shared = bool(self._pending.flags & FLAG_SHARED)
+            return ReadPayload(self._pending.seq, self._pending.nbytes, is_shared)
         return ReadControl(self._buffer.wanted)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[ServerEvent]:
@@ -283,7 +291,12 @@ class ServerConnection:
         self._send(FrameType.CHALLENGE, payload=challenge.encode())
 
     def accept(
-        self, welcome: Welcome, worker: int, generation: int, payload_bytes: int, window: int = 1
+        self,
+        welcome: Welcome,
+        worker: int,
+        generation: int,
+        payload_bytes: int,
+        window: int = 1,
     ) -> None:
         """Accept the worker whose PROOF has arrived.
 
@@ -301,6 +314,7 @@ class ServerConnection:
         self._grantable, self._low_credit = welcome.limit, window // 2
         self._worker, self._generation = worker, generation
         self._checksum, self._payload_bytes = welcome.checksum, payload_bytes
+        self._shares_memory = bool(welcome.memory)
         self._send(FrameType.WELCOME, seq=welcome.next_seq, payload=welcome.encode())
 
     def grant(self, limit: int) -> None:
@@ -397,6 +411,9 @@ class ServerConnection:
 
     def _check_batch(self, header: Header) -> None:
         self._check_credit(header)
+        if header.flags & FLAG_SHARED:
+            self._check_shared(header)
+            return
         if header.nbytes != self._payload_bytes:
             raise ProtocolError(
                 f"nbytes of batch {header.seq}: got {header.nbytes}, expected {self._payload_bytes}"
@@ -404,6 +421,15 @@ class ServerConnection:
         if bool(header.flags & FLAG_CHECKSUM) != self._checksum:
             raise ProtocolError(
                 f"checksum flag of batch {header.seq}: got {header.flags}, expected it as agreed in WELCOME"
+            )
+
+    def _check_shared(self, header: Header) -> None:
+        if not self._shares_memory:
+            raise ProtocolError(f"batch {header.seq}: got it in shared memory, which WELCOME has not named")
+        if header.nbytes or header.flags & FLAG_CHECKSUM:
+            raise ProtocolError(
+                f"batch {header.seq} in shared memory: got {header.nbytes} bytes and flags {header.flags}, "
+                f"expected 0 bytes and {FLAG_SHARED}"
             )
 
 
@@ -474,6 +500,13 @@ class WorkerConnection:
         flags = FLAG_CHECKSUM if self.checksum else 0
         header = Header(FrameType.BATCH, self._worker, self._generation, self.next_seq, nbytes, flags)
         return self._tags.encode_batch(header, fields)
+
+    def shared_batch_header(self) -> bytes:
+        """Return the header of the next batch, which is in shared memory."""
+        # Without a digest of the fields: memory is no network.
+        assert self._tags is not None, "a batch before WELCOME"
+        header = Header(FrameType.BATCH, self._worker, self._generation, self.next_seq, flags=FLAG_SHARED)
+        return self._tags.encode_batch(header, ())
 
     def count_batch(self) -> None:
         """Count the next batch as sent.

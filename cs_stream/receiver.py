@@ -75,6 +75,7 @@ class Receiver:
         port: TCP port; 0 takes a free one, see `address`.
         handshake_timeout_s: How long a connection may take to prove that it belongs to a job.
         credentials: For TLS with the workers; None: without TLS.
+        shares_memory: Let workers on this machine give their batches in shared memory.
 
     Attributes:
         address: Host and port of the listener.
@@ -90,7 +91,9 @@ class Receiver:
         *,
         handshake_timeout_s: float = 10.0,
         credentials: Credentials | None = None,
+        shares_memory: bool = True,
     ) -> None:
+        self._shares_memory = shares_memory
         self._credentials = credentials
         self._handshake_timeout_s = handshake_timeout_s
         self._listener = _listen(host, port)
@@ -130,7 +133,7 @@ class Receiver:
             StreamingError: the job already has an open run, or the receiver is closed.
             LayoutError: not enough memory for the ring.
         """
-        ring = BatchRing(spec, self._retire_run, spans)
+        ring = BatchRing(spec, self._retire_run, spans, self._shares_memory)
         with self._lock:
             if self._is_closed:
                 raise StreamingError("the data port is closed; no run can be opened")

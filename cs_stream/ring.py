@@ -5,7 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cs_stream.batches import Array, RingMemory, Slot, content_digest
 from cs_stream.errors import RingClosedError, StallError
@@ -85,8 +85,13 @@ class BatchRing:
     """
 
     def __init__(
-        self, spec: RunSpec, on_close: Callable[["BatchRing", RunEnd], None], spans: SpanRing | None = None
+        self,
+        spec: RunSpec,
+        on_close: Callable[["BatchRing", RunEnd], None],
+        spans: SpanRing | None = None,
+        shares_memory: bool = True,
     ) -> None:
+        self._shares_memory = shares_memory
         self.spec = spec
         self._spans = spans
         self.run_id = uuid.uuid4().hex
@@ -275,6 +280,10 @@ class BatchRing:
             if self._links.get(hello.worker) is link and self._end is None:
                 welcome = self._state.welcome(hello.worker, hello.checksum, time.monotonic())
                 window = self._state.window(hello.worker)
+                if hello.shares_memory and self._shares_memory:
+                    memory = link.share_memory(window, self.spec.layout.nbytes, welcome.next_seq)
+                    if memory is not None:
+                        welcome = replace(welcome, memory=memory.path, memory_token=memory.token)
                 link.accept(welcome, self.spec.layout.nbytes, window)
         link.flush()
         _log.info("%s connected, generation %d", name, link.generation, extra=self._about(link))

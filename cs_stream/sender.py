@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from cs_stream.batches import ALIGNMENT_BYTES, Array, BatchLayout, byte_view, conform, wire_buffers
+from cs_stream.batches import Array, BatchLayout, byte_view, conform
 from cs_stream.errors import ConnectError, ProtocolError, RefusedError, ReplacedError, UnprovedError
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import RunEnded
@@ -43,8 +43,6 @@ _ACTIVITIES = ("input function", "digest", "wait for credit", "send")
 # How many connections in sequence may end with damaged bytes before a batch has arrived.
 _MAX_DAMAGED = 5
 _Result = TypeVar("_Result")
-
-_PADDING = memoryview(bytes(ALIGNMENT_BYTES))
 
 
 @dataclass(frozen=True)
@@ -235,7 +233,7 @@ class Sender:
             return None, str(error)
         except TlsError as error:
             raise self._no_tls(error) from None
-        session = Session(connection, self._hello(), self._identity.token)
+        session = Session(connection, self._hello(), self._identity.token, self._layout.nbytes)
         with self._lock:
             self._session = session
         if self._stopped.is_set():
@@ -349,11 +347,11 @@ class Sender:
                 continue
             batch = ("batch", session.next_seq)
             fields = [byte_view(array) for array in arrays]
-            header = session.batch_header(fields, self._layout.nbytes)
+            header = session.batch_header(fields)
             waited_s = session.wait_credit()
             send_s = time.monotonic()
             tally.credit_wait_s += waited_s
-            session.send_batch(header, wire_buffers(fields, _PADDING))
+            session.send_batch(fields, header)
             end_s = time.monotonic()
             times_s = (start_s, ready_s, send_s - waited_s, send_s, end_s)
             SPANS.add_sequence(_TRACK, _ACTIVITIES, times_s, batch)

@@ -13,8 +13,10 @@ import threading
 import time
 from collections.abc import Sequence
 
+from cs_stream.batches import ALIGNMENT_BYTES, wire_buffers
 from cs_stream.messages import Failure, Hello, Welcome
 from cs_stream.protocol import ErrorReceived, RunEnded, Welcomed, WorkerConnection, WorkerState
+from cs_stream.shared_memory import NotSharedError, SharedMemory
 from cs_toolkit.liveness import SilenceTimer
 from cs_toolkit.wait_lines import WaitLines
 from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
@@ -30,6 +32,10 @@ _CLOCK_TICK_S = 0.005
 _FIRST_LINE_S, _WAKE_EVERY_S = 10.0, 10.0
 # How long to wait for the system's last frame, after a broken send or a failed input.
 _REST_TIMEOUT_S = 2.0
+# Pauses of a worker until its next slot of shared memory is free.
+_ROOM_PAUSE_S, _LONGEST_ROOM_PAUSE_S = 1e-4, 1e-2
+
+_PADDING = memoryview(bytes(ALIGNMENT_BYTES))
 
 
 class StoppedHereError(Exception):
@@ -50,13 +56,16 @@ class Session:
         connection: To the data port; the session closes it.
         hello: The worker's HELLO.
         secret: The job's secret.
+        payload_bytes: Size of a batch's payload, with padding.
 
     Attributes:
         end: How the session ended; None while it lasts.
     """
 
-    def __init__(self, connection: Connection, hello: Hello, secret: str) -> None:
+    def __init__(self, connection: Connection, hello: Hello, secret: str, payload_bytes: int) -> None:
         self.end: SessionEnd | None = None
+        self._payload_bytes = payload_bytes
+        self._memory: SharedMemory | None = None
         self._connection = connection
         self._core = WorkerConnection(hello, secret)
         self._welcome: Welcome | None = None
@@ -92,7 +101,15 @@ class Session:
         self._liveness_s = self._welcome.liveness_s
         self._limit_time(self._liveness_s, _WAKE_EVERY_S)
         self._watcher.start()
+        self._open_memory(self._welcome)
         return self._welcome
+
+    def _open_memory(self, welcome: Welcome) -> None:
+        if welcome.memory:
+            try:
+                self._memory = SharedMemory.open(welcome.memory, welcome.memory_token, self._payload_bytes)
+            except NotSharedError as error:
+                _log.info("batches are sent through the socket, not through shared memory: %s", error)
 
     @property
     def is_input_complete(self) -> bool:
@@ -119,25 +136,33 @@ class Session:
             self._log_wait(start_s, "it takes the next batch of this worker")
         return time.monotonic() - start_s
 
-    def batch_header(self, fields: Sequence[memoryview], size_bytes: int) -> bytes:
+    def batch_header(self, fields: Sequence[memoryview]) -> bytes | None:
         """Return the header of the next batch, with its digest; it needs no credit yet.
 
-        Args:
-            fields: The fields' bytes.
-            size_bytes: Size of the payload, with padding.
+        None if the batch goes into shared memory, and has no digest.
         """
-        return self._core.batch_header(size_bytes, fields)
+        if self._memory is not None:
+            return None
+        return self._core.batch_header(self._payload_bytes, fields)
 
-    def send_batch(self, header: bytes, buffers: Sequence[memoryview]) -> None:
+    def send_batch(self, fields: Sequence[memoryview], header: bytes | None) -> None:
         """Send the next batch; there must be credit.
 
         Args:
+            fields: The fields' bytes.
             header: From `batch_header`.
-            buffers: The payload with its padding.
 
         Raises:
             SessionOverError: the session has ended.
         """
+        if self._memory is not None:
+            self._wait_room(self._memory)
+            self._memory.write(self.next_seq, fields)
+            header = self._core.shared_batch_header()
+            buffers: Sequence[memoryview] = ()
+        else:
+            assert header is not None
+            buffers = wire_buffers(fields, _PADDING)
         # In the thread of the input: a hop through another thread would cost a fifth of the throughput.
         with self._sending:
             with self._lock:
@@ -146,6 +171,15 @@ class Session:
                 self._core.count_batch()
                 head = self._core.data_to_send() + header
             self._send([head, *buffers])
+
+    def _wait_room(self, memory: SharedMemory) -> None:
+        # The system copies a batch as soon as it has its header, in a millisecond: no frame is worth that.
+        pause_s = _ROOM_PAUSE_S
+        while not memory.has_room(self.next_seq):
+            if self.end is not None:
+                raise SessionOverError
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_ROOM_PAUSE_S)
 
     def skip_batch(self) -> None:
         """State that the next batch does not exist; there must be credit.
@@ -192,6 +226,8 @@ class Session:
         if self._watcher.is_alive():
             self._watcher.join()
         self._connection.close()
+        if self._memory is not None:
+            self._memory.close()
 
     def _limit_time(self, send_s: float, receive_s: float) -> None:
         try:

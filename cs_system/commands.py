@@ -72,6 +72,9 @@ def main() -> None:
     help="Port for the workers' batches.  [default: --port + 1, or any free port when that is 0]",
 )
 @click.option(
+    "--no-shm", is_flag=True, help="Take the batches of workers on this machine through the socket, too."
+)
+@click.option(
     "--http-port",
     type=click.IntRange(0, 65535),
     help="Port of the status page and of the metrics for Prometheus; 0: any free port.  [default: no page]",
@@ -196,6 +199,7 @@ def serve(
     insecure: bool,
     port: int,
     data_port: int | None,
+    no_shm: bool,
     http_port: int | None,
     http_host: str,
     advertise: str,
@@ -286,6 +290,7 @@ def serve(
                 http_port=http_port,
                 http_credentials=http_credentials,
                 credentials=credentials,
+                shares_memory=not no_shm,
             )
         )
     except (CsSystemError, FabricError) as error:

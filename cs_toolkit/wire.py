@@ -95,6 +95,14 @@ class Connection:
         """The address of this machine that the peer is connected to."""
         return str(self._sock.getsockname()[0])
 
+    @property
+    def is_local(self) -> bool:
+        """True if the peer is on this machine: it is connected from the address that it is connected to."""
+        try:
+            return bool(self._sock.getpeername()[0] == self._sock.getsockname()[0])
+        except OSError:
+            return False
+
     def handshake(self, limit_s: float) -> None:
         """Do nothing: only a connection with TLS has a handshake (`cs_toolkit.tls_connection`)."""
 

@@ -85,6 +85,7 @@ class Loopback:
     Args:
         num_workers: Number of workers of the run.
         layout: Layout of its batches; a small one by default.
+        shares_memory: Whether batches come in shared memory; most tests are about what the socket carries.
         **options: Further arguments of `RunSpec`.
 
     Attributes:
@@ -93,10 +94,16 @@ class Loopback:
         ring: Its input.
     """
 
-    def __init__(self, num_workers: int = 1, layout: BatchLayout = SMALL, **options: Any) -> None:
+    def __init__(
+        self,
+        num_workers: int = 1,
+        layout: BatchLayout = SMALL,
+        shares_memory: bool = False,
+        **options: Any,
+    ) -> None:
         settings = {"chunk_batches": 4, "chunks": 2} | options
         self.spec = RunSpec("job", "a secret", num_workers, layout, "digest", **settings)
-        self.receiver = Receiver()
+        self.receiver = Receiver(shares_memory=shares_memory)
         self.ring = self.receiver.open_run(self.spec)
         self._pool = ThreadPoolExecutor(max_workers=64, thread_name_prefix="loopback-sender")
         self._senders: list[Sender] = []

@@ -72,6 +72,7 @@ class ServerOptions:
         http_port: Its port, 0 for any free one; None serves no page.
         http_credentials: For TLS with browsers, which need a certificate, too; None: without TLS.
         credentials: For TLS with clients and the systems of the group; None: without TLS.
+        shares_memory: Let workers on this machine give their batches in shared memory.
     """
 
     system: SystemOptions
@@ -88,6 +89,7 @@ class ServerOptions:
     http_port: int | None = None
     http_credentials: Credentials | None = None
     credentials: Credentials | None = None
+    shares_memory: bool = True
 
 
 def serve(options: ServerOptions) -> int:
@@ -145,7 +147,12 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor, engines: En
     store = ExecutableStore(options.cache_dir and options.cache_dir / "executables", options.cache_bytes)
     with contextlib.ExitStack() as stack:
         try:
-            receiver = Receiver(options.host, options.data_port, credentials=options.credentials)
+            receiver = Receiver(
+                options.host,
+                options.data_port,
+                credentials=options.credentials,
+                shares_memory=options.shares_memory,
+            )
         except ListenError as error:
             raise PortInUseError.at(options.host, options.data_port, "--data-port", str(error)) from error
         stack.callback(receiver.close)

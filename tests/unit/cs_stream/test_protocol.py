@@ -134,6 +134,7 @@ def test_the_core_never_holds_a_payload() -> None:
         ({"worker": 0}, "BATCH origin: got worker 0 generation 9, expected worker 1 generation 9"),
         ({"generation": 8}, "BATCH origin: got worker 1 generation 8, expected worker 1 generation 9"),
         ({"flags": 0}, "checksum flag of batch 3: got 0, expected it as agreed in WELCOME"),
+        ({"flags": 2}, "batch 3: got it in shared memory, which WELCOME has not named"),
     ],
 )
 def test_a_wrong_batch_header_closes_the_connection_with_a_message(

@@ -25,6 +25,7 @@ class ChiefMonitor:
     def __init__(self, job: str, peer_timeout_s: float, idle_release_s: float, now_s: float) -> None:
         self._job = job
         self._silence = SilenceTimer(peer_timeout_s, now_s)
+        self._next_line_s = 0.0
         self._active_at_s = now_s
         self.idle_release_s = idle_release_s
         self.activity = ""
@@ -37,7 +38,7 @@ class ChiefMonitor:
     def heartbeat(self, activity: str, now_s: float) -> str | None:
         """Record a heartbeat; return a line for the log if the chief has been silent before."""
         self.activity = activity
-        silence_s = self._silence.heard(now_s)
+        silence_s, self._next_line_s = self._silence.heard(now_s), 0.0
         return None if silence_s is None else f"the chief answers again after {silence_s:.0f} s"
 
     def act(self, now_s: float) -> None:
@@ -54,11 +55,13 @@ class ChiefMonitor:
         is_due = self._silence.check(now_s)
         if is_working or self.activity:
             self.act(now_s)
-        if not is_due:
+        silence_s = self._silence.silence_s
+        if not is_due or silence_s < self._next_line_s:
             return None
         text = f"the chief of job {self._job} has not answered for {self._silence.silence_s:.0f} s"
         if self._silence.is_over:
-            # gRPC still gets answers from its process, which is too busy for heartbeats.
+            # gRPC still gets answers from its process, which is too busy for heartbeats, or sends none.
+            self._next_line_s = 2 * silence_s
             return f"{text}, but its connection holds"
         return f"{text}; it counts as lost after {self._silence.timeout_s:g} s"
 

@@ -26,8 +26,11 @@ def test_a_silent_chief_is_logged_every_ten_seconds():
 
 def test_a_chief_too_busy_for_heartbeats_is_not_lost():
     monitor = ChiefMonitor("job-7", 60.0, 0.0, 0.0)
-    lines = check_until(monitor, 0, 75)
-    assert lines[-1] == "the chief of job job-7 has not answered for 70 s, but its connection holds"
+    lines = check_until(monitor, 0, 500)
+    assert lines[5:] == [
+        f"the chief of job job-7 has not answered for {silence_s} s, but its connection holds"
+        for silence_s in (60, 120, 240, 480)
+    ]
 
 
 def test_heartbeats_are_no_activity():

@@ -1,10 +1,13 @@
 import os
+import socket
 import subprocess
 import sys
+from concurrent import futures
 
+import grpc
 import pytest
 
-from cs_system import errors
+from cs_system import errors, transport
 from cs_system.errors import CsSystemError, ProtocolMismatchError, SystemBugError, SystemBusyError, from_wire
 from cs_system.transport import (
     PROTOCOL_VERSION,
@@ -16,6 +19,7 @@ from cs_system.transport import (
     status_code,
 )
 from cs_toolkit import __version__ as TOOLKIT_VERSION
+from tests.processes import wait_until
 
 
 def test_an_error_arrives_as_the_class_that_was_raised():
@@ -113,3 +117,30 @@ def test_a_fork_next_to_connections_writes_no_lines_of_grpc():
         [sys.executable, "-c", FORK], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert (result.stdout, result.stderr) == ("forked\n", "")
+
+
+def test_connections_beyond_the_limit_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_MAX_CONNECTIONS", 3)
+    server = grpc.server(futures.ThreadPoolExecutor(1), options=transport.server_options(60.0))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+    try:
+        wait_until(lambda: sum(map(is_closed, sockets)) == 2)
+        assert not any(map(is_closed, sockets[:3]))
+    finally:
+        for sock in sockets:
+            sock.close()
+        server.stop(None).wait()
+
+
+def is_closed(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        while sock.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True

@@ -26,6 +26,7 @@ from cs_system.errors import PortInUseError
 from cs_system.monitoring.board import Board
 from cs_system.monitoring.metrics import make_registry
 from cs_system.monitoring.page import FOLDER, Page
+from cs_toolkit.tls import Credentials
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -62,7 +63,7 @@ class StatusServer:
         board: The figures.
         host: Address to listen on.
         port: 0 takes any free port.
-        tls: Context of the server's certificate; None serves without encryption.
+        credentials: For TLS, with the certificates of browsers; None serves without encryption.
 
     Attributes:
         port: The port in use.
@@ -71,13 +72,14 @@ class StatusServer:
         PortInUseError: the address cannot be listened on.
     """
 
-    def __init__(self, board: Board, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, board: Board, host: str, port: int, credentials: Credentials | None = None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
         except OSError as error:
             raise PortInUseError.at(host, port, "--http-port", error.strerror or str(error)) from error
         self.port: int = self._socket.getsockname()[1]
+        tls = None if credentials is None else _renewing_context(credentials)
         # Lines about requests would let any client fill the log.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._server = uvicorn.Server(
@@ -106,6 +108,17 @@ class StatusServer:
         self._server.should_exit = True
         self._thread.join(_STOP_TIMEOUT_S)
         self._socket.close()
+
+
+def _renewing_context(credentials: Credentials) -> ssl.SSLContext:
+    """Return a context whose connections use the newest certificate: asyncio takes only one context."""
+    context = credentials.server_context
+
+    def use_newest(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        connection.context = credentials.server_context
+
+    context.sni_callback = use_newest
+    return context
 
 
 class _LimitedProtocol(H11Protocol):

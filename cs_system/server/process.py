@@ -14,7 +14,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import grpc
@@ -184,9 +184,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor, engines: En
             # Imported here: it takes 0.2 s.
             from cs_system.monitoring.http_server import StatusServer
 
-            http_credentials = options.http_credentials
-            tls = None if http_credentials is None else http_credentials.server_context
-            page = StatusServer(board, options.http_host, options.http_port, tls)
+            page = StatusServer(board, options.http_host, options.http_port, options.http_credentials)
             stack.callback(page.close)
             http_port = page.port
         sampling = asyncio.create_task(_sample(system, options, port, board))
@@ -235,16 +233,23 @@ def _take_snapshot(system: System, options: ServerOptions, port: int) -> Snapsho
         system.granted,
         () if run is None else run.recorder.curve(),
         None if run is None else run.floorplan,
-        None if options.credentials is None else _certificate_end(options.credentials.certificate),
+        None if options.credentials is None else _certificate_end(options.credentials),
     )
 
 
-@cache
-def _certificate_end(path: Path) -> float:
-    """Return when the certificate that this process has loaded ends, in seconds since the epoch."""
-    from cs_toolkit.certificates import read_certificate
+def _certificate_end(credentials: Credentials) -> float | None:
+    """Return when a certificate ends, in seconds since the epoch; None while its files are replaced."""
+    return _read_certificate_end(credentials.certificate, credentials.versions())
 
-    return read_certificate(path).not_after.timestamp()
+
+@lru_cache(maxsize=1)
+def _read_certificate_end(path: Path, versions: object) -> float | None:
+    from cs_toolkit.certificates import CertificateError, read_certificate
+
+    try:
+        return read_certificate(path).not_after.timestamp()
+    except CertificateError:
+        return None
 
 
 def _make_leader(options: ServerOptions) -> GroupLeader | None:

@@ -204,7 +204,7 @@ def test_the_server_ends_while_pages_are_open(board, monkeypatch):
 
 def test_over_tls_only_certificates_of_the_site_see_the_page(board, tmp_path):
     site, other = SiteCertificates(tmp_path / "site"), SiteCertificates(tmp_path / "other")
-    with closing(StatusServer(board, "127.0.0.1", 0, site.system.server_context)) as server:
+    with closing(StatusServer(board, "127.0.0.1", 0, site.system)) as server:
         connection = http.client.HTTPSConnection(
             "127.0.0.1", server.port, timeout=10, context=site.user.client_context
         )
@@ -219,6 +219,26 @@ def test_over_tls_only_certificates_of_the_site_see_the_page(board, tmp_path):
             with closing(refused), pytest.raises((ssl.SSLError, ConnectionError)):
                 # With TLS 1.3 the refusal may come after the request.
                 _ = (refused.request("GET", "/healthz"), refused.getresponse())
+
+
+def test_the_page_uses_a_renewed_certificate(board, tmp_path):
+    site = SiteCertificates(tmp_path)
+    user = site.user.client_context
+
+    def serial_number(server: StatusServer) -> str:
+        with (
+            socket.create_connection(("127.0.0.1", server.port), 10) as plain,
+            user.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
+        ):
+            certificate = encrypted.getpeercert()
+            assert certificate is not None
+            return str(certificate["serialNumber"])
+
+    with closing(StatusServer(board, "127.0.0.1", 0, site.system)) as server:
+        first = serial_number(server)
+        assert serial_number(server) == first
+        _ = site.system  # issues it again
+        assert serial_number(server) != first
 
 
 def test_a_port_in_use_is_named_with_its_option(server, board):

@@ -61,9 +61,10 @@ def trace(job: str, output: Path | None) -> int:
             f"one with -o"
         ) from error
     error_s = made["otherData"]["clock_error_s"]
-    clocks = (
-        "wall clocks, not aligned" if error_s is None else f"clocks aligned within {1000 * error_s:.3g} ms"
-    )
+    if error_s is None:
+        clocks = "not all clocks could be aligned"
+    else:
+        clocks = f"clocks aligned within {1000 * error_s:.3g} ms" if error_s else "all on one clock"
     say(PROGRAM, f"{file}: {len(documents)} processes, {count_spans(documents)} spans, {clocks}")
     say(PROGRAM, "open it at https://ui.perfetto.dev or in chrome://tracing")
     return 0

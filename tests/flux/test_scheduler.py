@@ -153,7 +153,8 @@ def test_a_batch_script() -> None:
         "cd -- '/work dir' || exit",
         "exec /env/bin/csrun_wse --launcher=flux --job-id=flux-20261120-101530-1a2b "
         "'--log-dir=/work dir/csrun_logs/flux-20261120-101530-1a2b' --total-nodes=3 --tasks-per-node=2 "
-        "--cpus-per-task=1 --grace-period=30 --wind-down=60 -- python run.py --mode=train 'a b'",
+        "--cpus-per-task=1 --grace-period=30 --wind-down=60 --max-restarts=0 "
+        "-- python run.py --mode=train 'a b'",
     ]
 
 

@@ -76,17 +76,25 @@ def test_a_job_that_is_ended_restarts_nothing(cluster: Any, start: Any, tmp_path
     assert (task["state"], task["exit_code"], exit_record["exit_code"]) == ("ended", 7, 7)
 
 
-def test_a_node_lost_before_a_restart_ends_the_job(cluster: Any, start: Any, wait: Any) -> None:
+def test_a_node_lost_before_a_restart_ends_the_job(
+    cluster: Any, start: Any, wait: Any, tmp_path: Path
+) -> None:
+    progress = {"step": 40, "first_step": 0, "last_step": 100, "model_dir": "m", "checkpoint_step": 30}
+    (tmp_path / "progress.json").write_text(json.dumps(progress))
     job = start(
         cluster,
         *(*FLAGS, "--max-restarts=3", "sh", "-c"),
-        '[ "$CSRUN_RANK" = 0 ] && exec sleep 1000; exit 7',
+        '[ "$CSRUN_RANK" = 0 ] && { cp progress.json "$CSRUN_LOG_DIR"; exec sleep 1000; }; exit 7',
     )
     job.wait_for("restart 2 of 3")
     for pid in job.pids("SLURM_PROCID=1"):  # the agent and its guard: the task has no process now
         os.kill(pid, signal.SIGKILL)
     assert job.end() == 1
     assert "worker 0 on cs-node2 is lost" in job.stderr
+    assert (
+        "csrun_wse: training was at global step 40 of 100; its newest checkpoint is of step 30" in job.stderr
+    )
+    assert "csrun_wse: to continue: csrun_wse --total-nodes=2" in job.stderr
     wait(lambda: not cluster.jobs())
 
 

@@ -61,6 +61,65 @@ def test_a_worker_killed_by_a_signal_fails_the_job(start: Any) -> None:
     assert not job.left()
 
 
+PROGRESS = {
+    "step": 40,
+    "first_step": 0,
+    "last_step": 100,
+    "model_dir": "model_dir",
+    "checkpoint_step": 30,
+    "checkpoint": "model_dir/checkpoint_30.mdl",
+}
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("chief: kill -9 $$", 137),
+        ("chief: exit 1", 1),
+        ("worker: kill -9 $$", 137),
+        ("worker: exit 2", 2),
+        ("signal", 143),
+    ],
+)
+@pytest.mark.parametrize("resumes", [True, False])
+def test_after_any_failure_of_a_training_run_the_launcher_says_how_it_continues(
+    start: Any, tmp_path: Path, end: str, code: int, resumes: bool
+) -> None:
+    (tmp_path / "progress.json").write_text(json.dumps({**PROGRESS, "resumes": resumes}))
+    task, _, how = end.partition(": ")
+    record = '[ "$CSRUN_RANK" = 0 ] && cp progress.json "$CSRUN_LOG_DIR" && touch recorded; '
+    wait = "until [ -e recorded ]; do sleep 0.02; done; "
+    dies = {"chief": 0, "worker": 1}.get(task, -1)
+    job = start(
+        *("--tasks-per-node=2", "--grace-period=1", "sh", "-c"),
+        f'{record}{wait}[ "$CSRUN_RANK" = {dies} ] && {{ {how or "true"}; }}; {HANG}',
+    )
+    if end == "signal":
+        job.wait_for_lines(*ready(0, 1))
+        job.signal(signal.SIGTERM)
+    assert job.end() == code
+    hint = "training was at global step 40 of 100; its newest checkpoint is of step 30"
+    record = json.loads((tmp_path / "logs" / "job.json").read_text())["resume"]
+    assert (record["step"], record["checkpoint_step"]) == (40, 30)
+    assert record["checkpoint"] == "model_dir/checkpoint_30.mdl"
+    if resumes:
+        assert f"csrun_wse: {hint} (model_dir): the same command resumes from there\n" in job.stderr
+        assert "csrun_wse: to continue: csrun_wse --log-dir=logs --tasks-per-node=2 " in job.stderr
+        assert record["command"][:2] == ["csrun_wse", "--log-dir=logs"]
+    else:
+        assert f"csrun_wse: {hint}: start from model_dir/checkpoint_30.mdl to resume\n" in job.stderr
+        assert "to continue:" not in job.stderr
+        assert record["command"] is None
+
+
+def test_a_run_that_has_reached_its_end_does_not_continue(start: Any, tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text(json.dumps({**PROGRESS, "step": 100}))
+    job = start("--tasks-per-node=1", "sh", "-c", 'cp progress.json "$CSRUN_LOG_DIR"; exit 1')
+    assert job.end() == 1
+    assert "training was at" not in job.stderr
+    assert json.loads((tmp_path / "logs" / "job.json").read_text())["resume"] is None
+
+
 def test_a_task_that_hangs_and_ignores_sigterm_is_killed_after_the_grace_period(start: Any) -> None:
     job = start(
         "--tasks-per-node=3",

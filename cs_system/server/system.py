@@ -455,16 +455,16 @@ class System:
             SystemStoppingError: the system is shutting down.
         """
         deadline = time.monotonic() + min(timeout_s, _JOIN_LIMIT_S)
-        verified: Ticket | None = None
+        verified: CallVerifier | None = None
         call: Call | None = None
         while True:
             change = self._changes.next()
             self._check_running()
             holder = self.book.holder
-            # Once for each ticket, since a proof is accepted once.
-            if holder is not None and holder.job == job and holder is not verified:
+            # Once, since a proof is accepted once: the next reservation of the job has the same verifier.
+            if holder is not None and holder.job == job and holder.calls is not verified:
                 try:
-                    call, verified = verify(holder), holder
+                    call, verified = verify(holder), holder.calls
                 except CallRefusedError:
                     raise InputRefusedError(
                         f"the worker's token is not that of job {job}; start chief and workers with one "

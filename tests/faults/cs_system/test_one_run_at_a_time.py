@@ -5,7 +5,13 @@ import threading
 import pytest
 
 from cs_system.client import SystemClient, join_run, parse_address
-from cs_system.errors import InputRefusedError, JoinTimeoutError, ReservationLostError, SystemBusyError
+from cs_system.errors import (
+    InputRefusedError,
+    JoinTimeoutError,
+    ReservationLostError,
+    RunOverError,
+    SystemBusyError,
+)
 from cs_system.messages import InputIdentity
 
 
@@ -158,6 +164,37 @@ def test_a_worker_with_a_foreign_token_is_refused(system, client, helpers):
         pytest.raises(InputRefusedError, match="token is not that of job job"),
     ):
         join_run(parse_address(system.address), "job", "guess", 5.0)
+
+
+def test_a_worker_may_wait_across_two_reservations_of_its_job(system, client, linear, helpers):
+    address = parse_address(system.address)
+    training, evaluation = InputIdentity(1, {"mode": "train"}), InputIdentity(2, {"mode": "eval"})
+    tickets = []
+    thread = threading.Thread(
+        target=lambda: tickets.append(join_run(address, "job", helpers.token, 20.0, evaluation))
+    )
+    with helpers.ended(thread):
+        with client.reserve("job", helpers.token) as reservation:
+            reservation.load(linear.artifact)
+            reservation.open_input(1, training, 0)
+            before = system.log().count("its chief is still in run 1")
+            thread.start()
+            helpers.wait_until(lambda: system.log().count("its chief is still in run 1") > before)
+        with client.reserve("job", helpers.token) as reservation:
+            reservation.load(linear.artifact)
+            reservation.open_input(1, evaluation, 7)
+            thread.join(20.0)
+            assert [ticket.first_step for ticket in tickets] == [7]
+
+
+def test_a_worker_that_is_behind_learns_that_its_run_is_over(system, client, linear, helpers):
+    training, evaluation = InputIdentity(1, {"mode": "train"}), InputIdentity(2, {"mode": "train"})
+    with client.reserve("job", helpers.token) as reservation:
+        reservation.load(linear.artifact)
+        reservation.open_input(1, evaluation, 40)
+        with pytest.raises(RunOverError, match="run 1 of the program is over: the chief is in 2"):
+            join_run(parse_address(system.address), "job", helpers.token, 5.0, training)
+        assert join_run(parse_address(system.address), "job", helpers.token, 5.0, evaluation).first_step == 40
 
 
 def test_a_worker_that_is_ahead_waits_for_the_run_of_its_number(system, client, linear, helpers):

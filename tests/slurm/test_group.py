@@ -12,12 +12,13 @@ import torch
 
 import cerebras_pytorch.experimental as cstorch
 from cs_runtime.embedded_system import read_ready_file
+from tests.certificates import SiteCertificates
 from tests.systems import running_system
 
 PROGRAM = Path(__file__).parents[1] / "clients" / "cstorch" / "programs" / "digits.py"
 LIMIT_S = 60.0
 STEP = ("srun", "--nodes=2", "--ntasks-per-node=1")
-SERVE = ("serve", "--num-csx=2", "--host=0.0.0.0", "--insecure", "--advertise=127.0.0.1", "--port=0")
+SERVE = ("serve", "--num-csx=2", "--host=0.0.0.0", "--advertise=127.0.0.1", "--port=0")
 
 
 def words(address: str, steps: int, *more: str) -> tuple[str, ...]:
@@ -31,7 +32,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_group_of_two_nodes(cluster: Any, start: Any, run: Any, wait: Any, tmp_path: Path) -> None:
-    """It trains to the bits of one machine; a lost system is named; the step ends and leaves nothing."""
+    """It trains to the bits of one machine; a lost system is named; the step ends and leaves nothing.
+
+    All connections except the collectives use TLS.
+    """
+    site = SiteCertificates(tmp_path / "site")
+    env = {"CS_CERTS": str(site.user.directory)}
     folders = [tmp_path / name for name in ("system", "one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -40,12 +46,17 @@ def test_a_group_of_two_nodes(cluster: Any, start: Any, run: Any, wait: Any, tmp
         job = run(cluster, *words(alone.address, 10), program="csrun_cpu", cwd=one)
     assert job.process.returncode == 0, job.shown()
     ready = system / "group.json"
-    flags = (*SERVE, f"--ready-file={ready}", f"--cache-dir={system / 'cache'}")
+    flags = (
+        *SERVE,
+        f"--certs={site.system.directory}",
+        f"--ready-file={ready}",
+        f"--cache-dir={system / 'cache'}",
+    )
     step = start(cluster, *flags, program="cs_system", before=STEP, cwd=system)
     address = read_ready_file(ready, step.process, LIMIT_S)["address"]
     step.wait_for("CS system 2 of 2: cs-node2")
 
-    job = start(cluster, *words(address, 2000, "--delay=0.01"), program="csrun_cpu", cwd=two)
+    job = start(cluster, *words(address, 2000, "--delay=0.01"), program="csrun_cpu", cwd=two, env=env)
     wait(lambda: (two / "model_dir" / "checkpoint_10.mdl").exists(), job.shown)
     for pid in step.pids("SLURM_PROCID=1"):
         os.kill(pid, signal.SIGKILL)

@@ -27,6 +27,7 @@ from benchmarks import (
     streaming_tls,
     torch_examples,
     torch_step_time,
+    training_checkpoints,
     weight_streaming,
 )
 from benchmarks.harness import Row, machine, table
@@ -84,6 +85,7 @@ GROUPS: dict[str, Callable[[], list[Row]]] = {
     "data_plane_tls": encrypted_rows,
     "engine": fc_mnist.engine_rows,
     "jobs": fc_mnist.end_to_end_rows,
+    "training_checkpoints": training_checkpoints.rows,
     "input_analysis": input_analysis.rows,
 }
 
@@ -133,6 +135,9 @@ so that other load on the machine affects both sides equally. Absolute figures a
   PyTorch; safetensors is listed for comparison. The GPT has 740 tensors. HDF5 needs about 0.15 ms
   to save and to load a tensor, PyTorch 0.04 and 0.07 ms, so thousands of tensors of a few kilobytes
   take longer than with PyTorch.
+* *a checkpoint every 100 steps*: samples per second of an example program against those of the same
+  program with one checkpoint at the end. The CS system runs on the same cores.
+  `python -m benchmarks.training_checkpoints` measures only these rows.
 * *PyTorch training step*: one core for all; AdamW and clipping at 1.0, PyTorch's AdamW fused.
 * *capturing*: from the call of a PyTorch training step to the module that the compiler gets.
 * *PyTorch, loss after the training*: example programs as a user types them, `--mode=train` and

@@ -68,6 +68,23 @@ def test_a_loop_of_ones_own_equals_train(system: RunningSystem, tmp_path: Path, 
     np.testing.assert_array_equal(weights, saved)
 
 
+def test_a_checkpoint_of_which_further_steps_run_equals_one_between_steps(
+    system: RunningSystem, tmp_path: Path, task: TaskInfo
+) -> None:
+    losses = Losses()
+    with training_run(
+        front_end(tmp_path), settings(system, tmp_path), losses, task, next_run(), Timeline()
+    ) as run:
+        run.advance(3)
+        expected = np.array(run.state()["state.model.weights"])
+        run.start_checkpoint()
+        losses.steps = lambda outputs: 1 // 0  # type: ignore[method-assign]
+        with pytest.raises(ZeroDivisionError):
+            run.advance(5)
+        saved = tf.train.load_variable(str(tmp_path / "model.ckpt-3"), "weights")
+    np.testing.assert_array_equal(saved, expected)
+
+
 def test_the_end_of_the_input_is_reported(system: RunningSystem, tmp_path: Path, task: TaskInfo) -> None:
     losses = Losses()
     with training_run(

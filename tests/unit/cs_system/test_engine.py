@@ -107,6 +107,20 @@ def test_fetched_and_put_arrays_are_copies(engine, program):
     assert not np.any(engine.fetch_state()["state.model.w"] == 77)
 
 
+def test_a_snapshot_stays_while_further_steps_run(engine, program):
+    chunk = program.chunk(K)
+    engine.run(chunk, 0, 1)
+    expected = engine.fetch_state()
+    kept = engine.snapshot()
+    engine.run(chunk, 1, 3)
+    found = kept.read(["state.model.w"]) | kept.read()
+    assert set(found) == set(expected)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name])
+    kept.end()
+    assert not kept.read()
+
+
 def test_fetch_and_put_give_the_same_continuation(engine, program):
     chunk = program.chunk(K)
     engine.run(chunk, 0, 2)

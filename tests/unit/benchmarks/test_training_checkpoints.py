@@ -1,0 +1,31 @@
+"""The benchmark of checkpoints in a training run compares the rates of both runs of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks import training_checkpoints
+
+
+def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+
+    @contextmanager
+    def system() -> Iterator[str]:
+        yield "127.0.0.1:1"
+
+    def rate(address: str, model: str, steps: int, every: int) -> float:
+        calls.append((model, every))
+        return 100.0 if every == steps else 94.0 if model == "bert/tf" else 96.0
+
+    monkeypatch.setattr(training_checkpoints, "cs_system", system)
+    monkeypatch.setattr(training_checkpoints, "_rate", rate)
+    rows = training_checkpoints.rows(steps=1000, rounds=3)
+    assert [row.name.split(",")[0] for row in rows] == [f"training {m}" for m in training_checkpoints.MODELS]
+    assert [row.met for row in rows] == [True, False, True, True]
+    assert rows[0].ours == "96 samples/s"
+    assert rows[0].others == "one at the end 100 samples/s"
+    assert sorted(calls[1:7]) == [("fc_mnist/tf", 100)] * 3 + [("fc_mnist/tf", 1000)] * 3

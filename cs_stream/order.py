@@ -17,7 +17,7 @@ import heapq
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
 
@@ -38,26 +38,25 @@ class Part:
 class InputOrder:
     """The order of an input over `shards`, read by `workers`.
 
+    Attributes:
+        stride: Number of parts of a shard.
+        parts: Number of parts of all shards; the position modulo it is the number of a part.
+
     Raises:
         ValueError: a number below 1.
     """
 
     workers: int
     shards: int
+    # Not properties: every batch asks for them several times.
+    stride: int = field(init=False, repr=False, compare=False)
+    parts: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.shards < 1:
             raise ValueError(f"got {self.workers} workers and {self.shards} shards, expected at least 1")
-
-    @property
-    def stride(self) -> int:
-        """Number of parts of a shard."""
-        return -(-self.workers // self.shards)
-
-    @property
-    def parts(self) -> int:
-        """Number of parts of all shards; the position modulo it is the number of a part."""
-        return self.shards * self.stride
+        object.__setattr__(self, "stride", -(-self.workers // self.shards))
+        object.__setattr__(self, "parts", self.shards * self.stride)
 
     def parts_of(self, worker: int) -> int:
         """Return how many parts a worker reads, at least 1."""

@@ -41,13 +41,13 @@ class RunningSystem:
         return self.log_file.read_text()
 
 
-def parts_of(pid: int) -> dict[int, str]:
-    """Return pid and name of the running wafers and MemoryX processes that a process has started."""
+def parts_of(pid: int, names: tuple[str, ...] = _PARTS) -> dict[int, str]:
+    """Return pid and name of the running parts that a process has started: wafers and MemoryX, or others."""
     found = {}
     for child in descendants_of(pid):
         with suppress(OSError):  # it has ended
             found[child] = Path(f"/proc/{child}/comm").read_text().strip()
-    return {child: name for child, name in found.items() if name.startswith(_PARTS)}
+    return {child: name for child, name in found.items() if name.startswith(names)}
 
 
 def descendants_of(pid: int) -> list[int]:

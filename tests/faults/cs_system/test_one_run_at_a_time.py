@@ -1,6 +1,8 @@
 import re
 import signal
+import socket
 import threading
+import time
 
 import pytest
 
@@ -232,3 +234,40 @@ def test_a_place_in_the_queue_has_a_limit(system, client, helpers):
         pytest.raises(SystemBusyError, match=r"held by first-job since .* and still after 1 s in the queue"),
     ):
         other.reserve("second-job", helpers.token, wait=True, timeout_s=1.0)
+
+
+def test_workers_that_wait_are_logged_once_for_each_reason(own_system, linear, helpers):
+    address, tickets = parse_address(own_system.address), []
+
+    def join(worker):
+        tickets.append(join_run(address, "job", helpers.token, 60.0, worker=f"worker {worker}"))
+
+    threads = [threading.Thread(target=join, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(5.0)  # each asks again every two seconds
+    with SystemClient(address) as client, client.reserve("job", helpers.token) as reservation:
+        time.sleep(3.0)
+        reservation.load(linear.artifact)
+        reservation.open_input(1, helpers.identity, 0)
+        for thread in threads:
+            thread.join(20)
+    assert len(tickets) == 4
+    assert "JoinTimeoutError" not in own_system.log()
+    waits = [
+        line.partition("a worker waits: ")[2] for line in own_system.log().splitlines() if "waits" in line
+    ]
+    assert waits == [
+        "the system is idle, its chief has not asked for it",
+        "its chief holds the system and is still programming it",
+    ]
+
+
+def test_strangers_at_the_data_port_do_not_fill_the_log(own_system):
+    host, port = own_system.data_address.rsplit(":", 1)
+    for _ in range(100):
+        with socket.create_connection((host, int(port)), timeout=10) as stranger:
+            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            stranger.recv(100)
+    lines = [line for line in own_system.log().splitlines() if "dropping connection" in line]
+    assert 1 <= len(lines) <= 10

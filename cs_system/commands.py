@@ -37,6 +37,16 @@ _INSECURE = click.option(
     is_flag=True,
     help="Allow connections from other machines without TLS: nothing is encrypted.",
 )
+_PEER_TIMEOUT = click.option(
+    "--peer-timeout-s",
+    type=click.FloatRange(MIN_PEER_TIMEOUT_S, MAX_PEER_TIMEOUT_S),
+    default=DEFAULT_PEER_TIMEOUT_S,
+    show_default=True,
+    envvar=PEER_TIMEOUT_VARIABLE,
+    metavar="SECONDS",
+    help="How long a chief, a worker, MemoryX or another CS system may be silent, because it is stopped or "
+    "its network is broken, until it counts as lost.",
+)
 
 # Commands that query a system, whose address is --cs_ip or CS_IP.
 ASKING = ("status", "top", "release", "drain", "resume", "mode", "usage")
@@ -137,16 +147,7 @@ def main() -> None:
     metavar="SECONDS",
     help="How long a run waits for the next batch of a worker.",
 )
-@click.option(
-    "--peer-timeout-s",
-    type=click.FloatRange(MIN_PEER_TIMEOUT_S, MAX_PEER_TIMEOUT_S),
-    default=DEFAULT_PEER_TIMEOUT_S,
-    show_default=True,
-    envvar=PEER_TIMEOUT_VARIABLE,
-    metavar="SECONDS",
-    help="How long a chief, a worker, MemoryX or another CS system may be silent, because it is stopped or "
-    "its network is broken, until it counts as lost.",
-)
+@_PEER_TIMEOUT
 @click.option(
     "--idle-release-s",
     type=click.FloatRange(0),
@@ -309,8 +310,9 @@ def serve(
     help="The file that `cs_system serve --num-csx=N --group-file=FILE` writes.",
 )
 @_CERTS
+@_PEER_TIMEOUT
 @log_options
-def member(group_file: Path, certs: Path | None) -> None:
+def member(group_file: Path, certs: Path | None, peer_timeout_s: float) -> None:
     """Join a group of CS systems that is led by a system on another host, until that ends.
 
     \b
@@ -318,7 +320,7 @@ def member(group_file: Path, certs: Path | None) -> None:
       cs_system serve --num-csx=2 --host=10.0.0.7 --group-file=FILE
       cs_system member --group-file=FILE
     """
-
+    os.environ[PEER_TIMEOUT_VARIABLE] = f"{peer_timeout_s:g}"
     _use(certs)
     _be_member(group_file)
 
@@ -375,6 +377,7 @@ def memoryx_group() -> None:
 @click.option(
     "--xla-cache", type=click.Path(file_okay=False, path_type=Path), help="Directory of compiled functions."
 )
+@_PEER_TIMEOUT
 @log_options
 def memoryx_serve(
     host: str,
@@ -385,6 +388,7 @@ def memoryx_serve(
     memoryx_secret_file: Path | None,
     threads: int | None,
     xla_cache: Path | None,
+    peer_timeout_s: float,
 ) -> None:
     """Run MemoryX until SIGTERM or Ctrl-C.
 
@@ -399,6 +403,7 @@ def memoryx_serve(
     from cs_system.processes import end_process
     from cs_system.security import server_credentials
 
+    os.environ[PEER_TIMEOUT_VARIABLE] = f"{peer_timeout_s:g}"
     directory = memoryx_dir or Path(tempfile.gettempdir())
     try:
         credentials = server_credentials(host, certs, insecure, os.environ)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import signal
 import socket
@@ -51,6 +52,7 @@ from cs_system.memoryx.store import (
 from cs_system.memoryx.updates import Memory, Values, compile_functions
 from cs_system.part_spans import part_spans
 from cs_toolkit.layered_step import shards
+from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.tls import Credentials
 from cs_toolkit.wire import PeerGoneError, listen, name_of
 
@@ -155,6 +157,8 @@ def _start(
     compute_threads, registry = threads, ModelRegistry()
 
     def serve(channel: FrameChannel) -> None:
+        # A wafer whose machine has lost its power does not disconnect; its model takes memory and disk.
+        channel.connection.break_when_lost(round(peer_timeout_s(os.environ)))
         WaferConnection(channel, directory, compute_threads, registry).serve()
 
     accepting = threading.Thread(target=Admission(listener, secret, serve, credentials).run, daemon=True)

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cs_runtime.errors import ShardingError
 from cs_runtime.input_source import narrow_integers
 from estimator import CSRunConfig, ModeKeys
+from estimator.cs.program import ProgramInput
 from estimator.errors import InputFnError, InputShapeError
 from estimator.input.dataset import InputSource, describe, read
+from input_rules.input_export import Shard
 
 
 def source(input_fn: Any, mode: str = ModeKeys.TRAIN, **more: Any) -> InputSource:
@@ -151,3 +154,31 @@ def test_closing_waits_for_nothing_that_the_input_does() -> None:
     waited = closing.is_alive()
     go_on.set()
     assert not waited
+
+
+def by_context(params: dict[str, Any], input_context: Any) -> tf.data.Dataset:
+    records = tf.data.Dataset.range(60)
+    records = records.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+    return records.batch(params["batch_size"], drop_remainder=True)
+
+
+def by_config(params: dict[str, Any], config: Any) -> tf.data.Dataset:
+    records = tf.data.Dataset.range(60).shard(config.num_worker_replicas, config.task_id)
+    return records.batch(params["batch_size"], drop_remainder=True)
+
+
+@pytest.mark.parametrize("input_fn", [by_context, by_config])
+def test_a_worker_reads_any_part_of_any_shard(input_fn: Any) -> None:
+    given = ProgramInput(source(input_fn, num_shards=1, shard=0))
+    assert given.sharding() == "shards"
+    shard = list(range(1, 60, 3))
+    batches = [shard[first : first + 4] for first in range(0, 20, 4)]
+    assert [batch[0].tolist() for batch in given.part(Shard(3, 1), 0, 1)] == batches
+    assert [batch[0].tolist() for batch in given.part(Shard(3, 1), 1, 2)] == batches[1::2]
+
+
+def test_an_input_that_does_not_ask_for_its_shard_has_only_its_own() -> None:
+    given = ProgramInput(source(counting))
+    assert given.sharding() == "program"
+    with pytest.raises(ShardingError, match="does not ask for its share when it is called"):
+        next(given.part(Shard(3, 1), 0, 1))

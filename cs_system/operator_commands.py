@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -23,23 +23,21 @@ if TYPE_CHECKING:
     from cs_system.client import SystemClient
     from cs_system.status import SystemInfo
 
-P = ParamSpec("P")
-
 _BOTH = "both"
 _MODES = ("pipelined", "weight_streaming", _BOTH)
 
 
-def _reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Decorate a command to exit with the message of an expected failure and no traceback."""
+def _asking(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command to parse its addresses, and to exit with the message of an expected failure."""
 
     @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        if not kwargs["addresses"]:
+    def run(*, addresses: str | None, **arguments: Any) -> None:
+        if addresses is None:
             raise click.UsageError(
                 "no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip"
             )
         try:
-            command(*args, **kwargs)
+            command(parse_addresses(addresses), **arguments)
         except CsSystemError as error:
             click.echo(f"cs_system: error: {error}", err=True)
             raise SystemExit(error.exit_code) from error
@@ -47,13 +45,6 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
             raise SystemExit(130) from None
 
     return run
-
-
-def _addresses(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    try:
-        return () if value is None else parse_addresses(value)
-    except CsSystemError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _set_certs(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
@@ -66,7 +57,6 @@ _address_option = click.option(
     "--cs-ip",
     "addresses",
     envvar="CS_IP",
-    callback=_addresses,
     metavar="IP[:PORT],...",
     help="Address of the system, or of several.  [default: CS_IP, else the site's cs_ip or systems]",
 )
@@ -98,7 +88,7 @@ def _only_system(addresses: Sequence[SystemAddress]) -> Iterator[SystemClient]:
 @_certs_option
 @_json_option
 @click.option("--watch", is_flag=True, help="Print again every second until Ctrl-C.")
-@_reporting
+@_asking
 def status(addresses: tuple[SystemAddress, ...], as_json: bool, watch: bool) -> None:
     """Show the status of a CS system, or of all systems of a pool."""
     again = False
@@ -160,7 +150,7 @@ def _render(infos: Sequence[SystemInfo], is_pool: bool) -> str:
     metavar="SECONDS",
     help="Time between two updates.",
 )
-@_reporting
+@_asking
 def top(addresses: tuple[SystemAddress, ...], as_json: bool, once: bool, interval: float) -> None:
     """Show the live figures of a CS system in the terminal; q or Ctrl-C ends it.
 
@@ -177,7 +167,7 @@ def top(addresses: tuple[SystemAddress, ...], as_json: bool, once: bool, interva
 @click.option(
     "--job", default="", metavar="JOB", help="Name of the job.  [default: the one that holds the system]"
 )
-@_reporting
+@_asking
 def release(addresses: tuple[SystemAddress, ...], job: str) -> None:
     """End the reservation of a job, or its place in the queue.
 
@@ -200,7 +190,7 @@ def release(addresses: tuple[SystemAddress, ...], job: str) -> None:
 @click.command()
 @_address_option
 @_certs_option
-@_reporting
+@_asking
 def drain(addresses: tuple[SystemAddress, ...]) -> None:
     """Take no new jobs; the running one ends normally, waiting ones keep their places."""
     with _only_system(addresses) as client:
@@ -213,7 +203,7 @@ def drain(addresses: tuple[SystemAddress, ...]) -> None:
 @click.command()
 @_address_option
 @_certs_option
-@_reporting
+@_asking
 def resume(addresses: tuple[SystemAddress, ...]) -> None:
     """Take new jobs again after `drain`."""
     with _only_system(addresses) as client:
@@ -225,7 +215,7 @@ def resume(addresses: tuple[SystemAddress, ...]) -> None:
 @_address_option
 @_certs_option
 @click.argument("mode", required=False, type=click.Choice(_MODES))
-@_reporting
+@_asking
 def mode(addresses: tuple[SystemAddress, ...], mode: str | None) -> None:
     """Show or set the execution modes of the programs that a system takes.
 
@@ -254,7 +244,7 @@ def mode(addresses: tuple[SystemAddress, ...], mode: str | None) -> None:
 )
 @click.option("--by", type=click.Choice(GROUPINGS), default="user", show_default=True, help="What to sum by.")
 @_json_option
-@_reporting
+@_asking
 def usage(
     addresses: tuple[SystemAddress, ...],
     since: datetime | None,

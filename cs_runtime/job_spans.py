@@ -5,6 +5,7 @@ The chief also fetches the spans of the system, which has no access to the direc
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +16,8 @@ from cs_system.errors import CsSystemError
 from cs_toolkit.spans import SPANS, ClockSample, SpanWriter, clock_id, span_document
 from csrun.jobs.timeline import SPANS_DIR
 from csrun.tasks.roles import TaskInfo
+
+log = logging.getLogger("cs_runtime")
 
 ReadClock = Callable[[], tuple[str, ClockSample]]
 FetchSpans = Callable[[int | None], list[dict[str, Any]]]
@@ -48,9 +51,13 @@ def write_spans(
                 _clocks.append(ClockSample(sample.at_s, 0.0, 0.0) if system_clock == clock_id() else sample)
         clocks = [sample for sample in _clocks if sample.error_s]
         found = {_file_name(name, os.getpid()): span_document(name, SPANS, clocks, limit)}
-        with suppress(CsSystemError):  # it has gone
-            for number, document in enumerate(fetch_system(limit) if fetch_system else []):
-                found[_file_name(f"system-{run}", number)] = document
+        try:
+            documents = fetch_system(limit) if fetch_system else []
+        except CsSystemError as error:  # the files of the last interval remain
+            log.debug("the spans of the CS system were not fetched: %s", error)
+            documents = []
+        for number, document in enumerate(documents):
+            found[_file_name(f"system-{run}", number)] = document
         return found
 
     writer = SpanWriter(collect, Path(directory) / SPANS_DIR)

@@ -140,11 +140,12 @@ def _open_spans(process: str, pid: int) -> Spans:
 @contextmanager
 def spans_directory() -> Iterator[None]:
     """Make a directory in which the parts of this system record their spans, for the body."""
-    parent = Path(tempfile.gettempdir())
-    for left in parent.glob(f"{_PREFIX}*"):  # of systems that were killed
-        if not _is_alive(left.name.split("_")[2]):
+    # Containers that share the directory have other process numbers.
+    prefix = f"{_PREFIX}{Path('/proc/self/ns/pid').stat().st_ino}_"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):  # of systems that were killed
+        if not _is_alive(left.name.removeprefix(prefix).partition("_")[0]):
             shutil.rmtree(left, ignore_errors=True)
-    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}_")
+    folder = tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}_")
     os.environ[_VARIABLE] = folder
     try:
         yield

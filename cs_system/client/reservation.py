@@ -39,7 +39,7 @@ from cs_toolkit.step import StepInterface, StepSource
 log = logging.getLogger("cs_system.client")
 
 _RELEASE_TIMEOUT_S = 15.0
-_SPANS_TIMEOUT_S = 5.0
+_SPANS_TIMEOUT_S = 10.0
 # For a single call that programs the device or moves a state; longer than the largest ones take.
 _CALL_TIMEOUT_S = 4 * 3600.0
 

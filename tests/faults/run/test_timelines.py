@@ -141,7 +141,7 @@ def spans_folder(system: RunningSystem) -> Path:
     for entry in environment.split(b"\0"):
         if entry.startswith(b"TMPDIR="):
             folder = Path(entry.partition(b"=")[2].decode())
-    (found,) = folder.glob(f"cs_spans_{system.process.pid}_*")
+    (found,) = folder.glob(f"cs_spans_*_{system.process.pid}_*")
     return found
 
 

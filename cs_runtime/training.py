@@ -40,7 +40,7 @@ from cs_runtime.session import Session, next_run, open_session, prime
 from cs_runtime.terminal import WaitLog, log_while_blocked
 from cs_runtime.training_lock import training_lock
 from cs_runtime.worker import run_in_process_worker, run_worker
-from cs_system.client import StateStream, StepOutputs
+from cs_system.client import StateStream, StepOutputs, StepStream
 from cs_system.errors import CsSystemError
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.tasks.roles import TaskInfo
@@ -112,10 +112,16 @@ class TrainingRun:
         return self.step - before
 
     def iterate_outputs(self, steps: int) -> Iterator[StepOutputs]:
-        """Train like `advance`, yielding outputs as they arrive while the system computes on."""
+        """Train like `advance`, yielding outputs as they arrive while the system computes on.
+
+        The steps begin with the call, not with the first output that is read.
+        """
         if self.input_ended:
-            return
+            return iter(())
         stream = self.session.reservation.run_steps(steps, self._log_wait, self.session.every)
+        return self._receive_outputs(stream)
+
+    def _receive_outputs(self, stream: StepStream) -> Iterator[StepOutputs]:
         try:
             for span in stream:
                 self._wait_log.reset()

@@ -127,10 +127,14 @@ class Training:
         """Record in the files of the run the error that has ended it."""
         record_failure(self._settings, self._timeline, error)
 
-    def take(self, ahead: int) -> Outputs | None:
-        """Return the outputs of the next step, of which several come from the system together."""
+    def begin(self, ahead: int) -> None:
+        """Let the system compute the next steps, unless it does; then `state` returns None."""
         if not self._ahead:
             self._spans, self._ahead = self._run.iterate_outputs(ahead), ahead
+
+    def take(self, ahead: int) -> Outputs | None:
+        """Return the outputs of the next step, of which several come from the system together."""
+        self.begin(ahead)
         while not self._rows and next(self._spans, None) is not None:
             pass
         if not self._rows:

@@ -309,6 +309,9 @@ class Loop(ProgramLoop):
         elif self.trains:
             self._read = self.completed
             self._fetch()
+            # The program writes a checkpoint, for example, while the next steps run.
+            if isinstance(self._execution, Training) and self._fetched == self.completed < self.steps:
+                self._execution.begin(self._steps_to_read())
 
     def _fetch(self) -> None:
         if self._execution is None or self._fetched == self.completed or not self.completed:

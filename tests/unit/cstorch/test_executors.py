@@ -23,6 +23,7 @@ from csrun.tasks.roles import TaskInfo
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
 from cstorch.loop import resources
+from cstorch.loop.execution import Training
 from cstorch.loop.steps import _Summary
 from cstorch.program import Program, configuration
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
@@ -287,6 +288,30 @@ def test_an_input_without_a_length_and_a_loop_that_is_left_at_a_checkpoint(model
             if number == last:
                 break
     assert losses == pytest.approx(by_torch(6)[0], rel=1e-5)
+
+
+def test_the_next_steps_run_while_the_program_uses_the_state(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    begin = Training.begin
+    monkeypatch.setattr(Training, "begin", lambda run, ahead: begun.append(ahead) or begin(run, ahead))
+    step = step_of(model)
+    at_save: list[bool] = []
+
+    @cstorch.checkpoint_closure
+    def save(number: int) -> None:
+        count = len(begun)
+        cstorch.save({"weight": model.weight}, tmp_path / f"checkpoint_{number}.mdl")
+        at_save.append(len(begun) > count)
+
+    for number, batch in enumerate(DataExecutor(DataLoader(data), num_steps=6, checkpoint_steps=2), start=1):
+        step(batch)
+        save(number)
+    assert at_save == ([False] * 3 if Program.current().on_cpu else [True, True, False])
+    saved = [cstorch.load(tmp_path / f"checkpoint_{number}.mdl")["weight"] for number in (2, 4, 6)]
+    assert not torch.equal(saved[0], saved[1])
+    assert torch.equal(saved[2], model.weight.to("cpu"))
 
 
 def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ OTHER_MEANINGS = {
     "num_csx": (
         "cs_system/status.py",  # the wafers that a system has, in the JSON of `cs_system status`
         "cs_system/server/status.py",  # the same, in the server
+        "cs_system/client/pool.py",  # the same, compared with what a program needs
+        "cs_system/monitoring/metrics.py",  # the same, as a metric
     ),
     "num_replicas": (
         "cs_runtime/run_files.py",  # a key of performance.json

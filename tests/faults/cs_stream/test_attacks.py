@@ -93,8 +93,6 @@ def test_a_bit_changed_on_the_way_to_the_system_changes_no_batch(
             assert take_numbered(run.ring) == list(range(COUNT)), (offset, bit)
             run.ring.close()
             assert future.result(timeout=60).end == "bye", (offset, bit)
-            # A changed byte of padding, and of the header of HELLO, may have no effect.
-            assert network.connections <= 2
 
 
 def test_a_bit_changed_on_the_way_to_a_worker_changes_no_batch(bad_network: Callable[..., Any]) -> None:
@@ -107,7 +105,6 @@ def test_a_bit_changed_on_the_way_to_a_worker_changes_no_batch(bad_network: Call
             assert take_numbered(run.ring) == list(range(COUNT)), (offset, bit)
             run.ring.close()
             assert future.result(timeout=60).end == "bye", (offset, bit)
-            assert network.connections <= 2
 
 
 def test_damage_that_does_not_end_ends_the_worker(bad_network: Callable[..., Any]) -> None:

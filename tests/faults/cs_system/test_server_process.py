@@ -279,7 +279,7 @@ def test_status_watches_until_ctrl_c(system):
 def test_status_of_nothing(address, code, text):
     done = cs_system("status", f"--cs_ip={address}")
     assert done.returncode == code
-    assert f"cs_system: error: {text}" in done.stderr
+    assert text in done.stderr
 
 
 def test_help_is_quick_because_it_loads_little():

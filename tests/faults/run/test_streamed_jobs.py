@@ -201,8 +201,11 @@ def test_a_wafer_that_hangs_is_named_and_the_job_continues(
             wait_until(
                 lambda: (run := client.info().run) and re.fullmatch(warning, run.late), streaming.system.log
             )
-        # In the job's log, too.
+        # In the logs of job and system, too.
         wait_for_log(tmp_path, "CS system 2 of 2 has not answered", job)
+        wait_until(
+            lambda: "CS system 2 of 2 has not answered" in streaming.system.log(), streaming.system.log
+        )
     finally:
         os.kill(pid, signal.SIGCONT)
     code, output = finish(job)

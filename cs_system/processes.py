@@ -38,7 +38,12 @@ END_TIMEOUT_S = 5.0
 NUMBER_BYTES = 4
 
 Json = str | int
-_PRELOADED = ("cs_system.memoryx.server", "cs_system.server.engine_child", "cs_system.swarmx.member")
+_PRELOADED = (
+    "cs_system.memoryx.server",
+    "cs_system.memoryx.update_server",
+    "cs_system.server.engine_child",
+    "cs_system.swarmx.member",
+)
 _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS = 1 << 16, 8
 
 
@@ -187,6 +192,12 @@ class _ForkServer:
             shared = [self._requests.fileno()] if may_fork else []
             socket.send_fds(self._requests, [request], [*descriptors, *shared])
 
+    def prepare(self) -> None:
+        """Start the server."""
+        with self._lock:
+            if self._process is None:
+                self._start()
+
     def adopt(self, descriptor: int) -> None:
         """Use the fork server of the parent process, by its socket."""
         self._requests = socket.socket(fileno=descriptor)
@@ -207,6 +218,11 @@ class _ForkServer:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         weakref.finalize(self, _stop_fork_server, self._requests, self._process)
+
+
+def prepare_child_processes() -> None:
+    """Start the fork server, which imports JAX, before the first child process is needed."""
+    _fork_server.prepare()
 
 
 def _stop_fork_server(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:

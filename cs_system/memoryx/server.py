@@ -15,22 +15,21 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from cs_system.engine.device import start_device
+from cs_system.engine.base import Executables
 from cs_system.engine.machine import limit_threads
-from cs_system.engine.state import device_errors
 from cs_system.errors import (
     BadOptionError,
     CsSystemError,
     MemoryxError,
     PortInUseError,
-    ProgramError,
     SystemBugError,
 )
 from cs_system.memoryx.admission import Admission
@@ -42,16 +41,21 @@ from cs_system.memoryx.protocol import (
     Header,
     ModelDescription,
 )
+from cs_system.memoryx.remote import RemoteMemory
 from cs_system.memoryx.store import (
+    Changes,
+    Exchange,
+    MappedTensors,
     SharedFiles,
     Snapshot,
+    Values,
     accumulate_results,
     always_streamed,
     is_first_micro_batch,
 )
-from cs_system.memoryx.updates import Memory, Values, compile_functions
 from cs_system.part_spans import part_spans
-from cs_toolkit.layered_step import shards
+from cs_system.processes import prepare_child_processes
+from cs_toolkit.layered_step import Schedule, Shard, Traffic, shards
 from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.tls import Credentials
 from cs_toolkit.wire import PeerGoneError, listen, name_of
@@ -62,6 +66,44 @@ _BACKLOG = 16
 _MAX_FUNCTION_BYTES = 2 << 30
 _JOIN_TIMEOUT_S = 120.0
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class ModelMemory(Protocol):
+    """State and gradients of a part of a model: `updates.Memory`, or that of another process."""
+
+    shard: Shard
+    schedule: Schedule
+    traffic: Traffic
+    state: MappedTensors
+    arrived: MappedTensors
+    small: frozenset[int]
+    files: SharedFiles
+
+    @property
+    def nbytes(self) -> int:
+        """Size of state and gradients."""
+        ...
+
+    def begin_step(self) -> Values:
+        """Return the small values of a step's start."""
+        ...
+
+    def values(self, numbers: Sequence[int], known: Values) -> list[np.ndarray]:
+        """Return the values that the wafer needs; those in `known` are taken from there."""
+        ...
+
+    def update(
+        self, known: Values, exchange: Exchange, before_change: Changes, after_change: Changes
+    ) -> list[np.ndarray]:
+        """Compute the update of a step whose results have all arrived; see `updates.Memory.update`."""
+        ...
+
+    def close(self) -> None:
+        """End the update, and close the files."""
+        ...
+
+
+MakeMemory = Callable[[ModelDescription, Shard, Executables], ModelMemory]
 
 
 @dataclass(frozen=True)
@@ -103,14 +145,14 @@ def serve(options: MemoryxOptions) -> int:
     except OSError as error:
         reason = error.strerror or str(error)
         raise PortInUseError.at(options.host, options.port, "--port", reason) from error
-    _start(
-        listener,
-        options.directory,
-        options.secret,
-        options.credentials,
-        options.threads,
-        options.xla_cache,
-    )
+    threads = limit_threads(options.threads)
+
+    def make_memory(model: ModelDescription, shard: Shard, executables: Executables) -> RemoteMemory:
+        # Several models may be of different users: a crash of XLA ends only the one that caused it.
+        return RemoteMemory(model, shard, executables, options.directory, threads, options.xla_cache)
+
+    prepare_child_processes()
+    _start(listener, options.secret, options.credentials, make_memory)
     place = name_of(listener.getsockname())
     log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
     caught = signal.sigwait(_ENDING)
@@ -131,8 +173,15 @@ def serve_system(
     Raises:
         BadOptionError: the directory does not exist.
     """
+    from cs_system.memoryx.update_server import make_local_memory, start_update_device
+
     _check(directory)
-    _start(listener, directory, secret, credentials).join()
+    threads = start_update_device(None, None)
+
+    def make_memory(model: ModelDescription, shard: Shard, executables: Executables) -> ModelMemory:
+        return make_local_memory(shard, executables, directory, threads)
+
+    _start(listener, secret, credentials, make_memory).join()
     return 0
 
 
@@ -142,24 +191,15 @@ def _check(directory: Path) -> None:
 
 
 def _start(
-    listener: socket.socket,
-    directory: Path,
-    secret: str,
-    credentials: Credentials | None,
-    threads: int | None = None,
-    xla_cache: Path | None = None,
+    listener: socket.socket, secret: str, credentials: Credentials | None, make_memory: MakeMemory
 ) -> threading.Thread:
     """Start to accept wafers."""
-    threads = limit_threads(threads)
-    limit_threads(1)  # for each function; the update's threads call several functions at a time
-    # Synchronous dispatch: calls are short, and handing each to another thread costs a third of the rate.
-    start_device(xla_cache, dispatches_async=False, on_cpu=True)
-    compute_threads, registry = threads, ModelRegistry()
+    registry = ModelRegistry()
 
     def serve(channel: FrameChannel) -> None:
         # A wafer whose machine has lost its power does not disconnect; its model takes memory and disk.
         channel.connection.break_when_lost(round(peer_timeout_s(os.environ)))
-        WaferConnection(channel, directory, compute_threads, registry).serve()
+        WaferConnection(channel, make_memory, registry).serve()
 
     accepting = threading.Thread(target=Admission(listener, secret, serve, credentials).run, daemon=True)
     accepting.start()
@@ -274,14 +314,12 @@ class WaferConnection:
 
     Args:
         channel: The connection, closed by the caller.
-        directory: Where state and gradients are stored.
-        threads: Number of compute threads.
+        make_memory: Makes the state and gradients of a model.
         registry: The models that wafers have opened.
     """
 
-    def __init__(self, channel: FrameChannel, directory: Path, threads: int, registry: ModelRegistry) -> None:
-        self._channel = channel
-        self._directory, self._threads = directory, threads
+    def __init__(self, channel: FrameChannel, make_memory: MakeMemory, registry: ModelRegistry) -> None:
+        self._channel, self._make_memory = channel, make_memory
         self._registry = registry
         self._spans = part_spans("MemoryX")
         self._listeners: list[Listener] = []
@@ -319,7 +357,7 @@ class WaferConnection:
             self._memory, self._model_name = memory, model.name.encode()
             self._version = dict.fromkeys(memory.schedule.replacements, 0)
             self._always_streamed = always_streamed(memory.shard)
-            files = SharedFiles.of(memory.state, memory.arrived).to_json()
+            files = memory.files.to_json()
             if model.listeners:
                 self._listeners = self._registry.wait_for_listeners(self._model_name, model.listeners, files)
             self._registry.add(self._model_name, self)
@@ -336,7 +374,7 @@ class WaferConnection:
                 thread.join()
             self._registry.remove(self._model_name)
 
-    def _receive_model(self, header: Header) -> tuple[ModelDescription, Memory]:
+    def _receive_model(self, header: Header) -> tuple[ModelDescription, ModelMemory]:
         model = ModelDescription.from_json(self._channel.receive_payload(header, MAX_TEXT_BYTES))
         executables = {}
         for number, interface in model.functions.items():
@@ -347,16 +385,13 @@ class WaferConnection:
         if not 0 <= model.shard < len(parts):
             raise MemoryxError(f"got part {model.shard} of a model that has {len(parts)}")
         shard = parts[model.shard]
-        with device_errors(ProgramError, "programming MemoryX"):
-            compiled = compile_functions(shard.schedule, executables)
-        memory = Memory(shard, *compiled, self._directory, self._threads)
+        memory = self._make_memory(model, shard, executables)
         log.info(
-            "part %d of %d of a model of %d layers: %.1f MB of state and gradients in %s",
+            "part %d of %d of a model of %d layers: %.1f MB of state and gradients",
             shard.index + 1,
             shard.count,
             len(model.schedule.layers),
             memory.nbytes / 1e6,
-            self._directory,
         )
         return model, memory
 

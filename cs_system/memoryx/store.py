@@ -45,6 +45,10 @@ Pages = Sequence[tuple[int, int]]
 Arrays = Sequence[np.ndarray]
 Combine = Callable[[np.ndarray, np.ndarray, np.ndarray], object]
 
+Values = dict[int, np.ndarray]
+Exchange = Callable[[int, list[np.ndarray]], list[np.ndarray]]
+Changes = Callable[[frozenset[int]], None]
+
 # Functions that combine the contributions of two micro-batches, with the output as third argument.
 _COMBINE: Mapping[str, Combine] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
@@ -112,6 +116,17 @@ def replaced_state(schedule: Schedule, sweep: Sweep) -> list[tuple[int, ...]]:
     """Return, for each result of a sweep, the state that it replaces."""
     old = {new: number for number, new in schedule.replacements.items()}
     return [tuple(old[number] for number in made) for made in sweep.made]
+
+
+def small_state(schedule: Schedule) -> frozenset[int]:
+    """Return the numbers of small state, which every process has."""
+    return frozenset(number for number in schedule.state.values() if is_small(schedule.values[number]))
+
+
+def step_values(schedule: Schedule) -> list[int]:
+    """Return the numbers of the small values of a step's start, in the order in which they are sent."""
+    before = () if schedule.before is None else schedule.before.results
+    return sorted(small_state(schedule) | set(before))
 
 
 def _column_bytes(spec: TensorSpec) -> int:

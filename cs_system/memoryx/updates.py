@@ -24,14 +24,20 @@ from cs_system.engine.device import compiler_options
 from cs_system.engine.executable import Function, OneDevice, load_step
 from cs_system.engine.machine import computing_threads
 from cs_system.memoryx.protocol import aligned_empty, split_views
-from cs_system.memoryx.store import MappedTensors, file_layouts, replaced_state
+from cs_system.memoryx.store import (
+    Changes,
+    Exchange,
+    MappedTensors,
+    SharedFiles,
+    Values,
+    file_layouts,
+    replaced_state,
+    small_state,
+)
 from cs_system.messages import dtype_named
 from cs_toolkit.layered_step import Call, Schedule, Shard, Sweep, is_small
 from cs_toolkit.step import StepInterface, device_dtype
 
-Values = dict[int, np.ndarray]
-Exchange = Callable[[int, list[np.ndarray]], list[np.ndarray]]
-Changes = Callable[[frozenset[int]], None]
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
 _zeros: Callable[..., Any] = jax.numpy.zeros
 _device_put: Callable[[np.ndarray], Any] = jax.device_put
@@ -64,7 +70,8 @@ class Memory:
         state, arrived = file_layouts(shard)
         self.state = MappedTensors.in_directory(directory, state)
         self.arrived = MappedTensors.in_directory(directory, arrived)
-        self.small = frozenset(n for n in schedule.state.values() if is_small(schedule.values[n]))
+        self.small = small_state(schedule)
+        self.files = SharedFiles.of(self.state, self.arrived)
         self._functions = functions
         # A function runs on one thread: functions that used several themselves would wait for each other,
         # which costs a fifth of the rate of sweeps.

@@ -19,7 +19,7 @@ import pytest
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from tests.processes import is_running, listening_sockets, wait_until
-from tests.systems import RunningSystem, parts_of, running_system
+from tests.systems import RunningSystem, descendants_of, parts_of, running_system
 
 from .training_jobs import (
     assert_equal_bit_for_bit,
@@ -215,6 +215,12 @@ def test_a_wafer_that_hangs_is_named_and_the_job_continues(
     check_nothing_is_left(streaming)
 
 
+def limit_files(pid: int, limits: tuple[int, int]) -> None:
+    """Limit the size of files for a process and those that it starts."""
+    for each in (pid, *descendants_of(pid)):
+        resource.prlimit(each, resource.RLIMIT_FSIZE, limits)
+
+
 def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(tmp_path: Path) -> None:
     state, server = tmp_path / "state", tmp_path / "server"
     state.mkdir()
@@ -227,7 +233,7 @@ def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(t
         limits = resource.prlimit(memoryx.pid, resource.RLIMIT_FSIZE)
         with running_system(server, [f"--memoryx={address}"]) as system:
             # No file of MemoryX gets a byte, as on a disk that is full.
-            resource.prlimit(memoryx.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+            limit_files(memoryx.pid, (0, limits[1]))
             code, output = finish(launch(system, tmp_path, 20))
             assert code == 1, output
             wanted = (
@@ -238,7 +244,7 @@ def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(t
             wait_idle(system)
             assert not list(state.iterdir())
 
-            resource.prlimit(memoryx.pid, resource.RLIMIT_FSIZE, limits)
+            limit_files(memoryx.pid, limits)
             code, output = finish(launch(system, tmp_path, 20))
             assert code == 0, output
             wait_idle(system)

@@ -21,6 +21,7 @@ from cs_system.memoryx.protocol import FrameType, Header
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
 from tests.processes import wait_until
+from tests.systems import descendants_of
 
 from .groups import group, pids_of, train
 from .streamed_steps import Streamed, running_memoryx
@@ -165,7 +166,8 @@ def test_unauthenticated_peers_do_not_disturb_the_start(stack: Streamed, memoryx
 def test_a_full_disk_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -> None:
     """The error names this wafer, not the consequences for the others."""
     with running_memoryx(tmp_path) as (process, address):
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        for pid in (process.pid, *descendants_of(process.pid)):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxConfig((address,)), 2)
         with pytest.raises(StorageFullError, match=r"MemoryX needs [\d,]+ bytes in .* --memoryx-dir"):
             engine.program()

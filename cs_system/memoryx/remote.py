@@ -1,0 +1,241 @@
+"""The update of a model in a process of its own, for a MemoryX that serves several models.
+
+XLA computes the functions of any user there: its crash ends a model and not MemoryX. State and gradients are
+in files that both processes map, so only small values and the progress of an update are sent. There are two
+connections, because the values for a step are computed while the update of the previous one still runs. The
+frames are those of MemoryX:
+
+    OPEN, FUNCTION ...   to the process: the model, as a wafer has sent it
+    OPENED               from it: its files
+    BEGIN                to it: compute the small values of a step (second connection), or its update
+    ANSWERS              from it: these values, or the outputs that the update computes
+    SNAPSHOT, DONE       from it, to it: state with these numbers is about to change
+    UPDATED              from it: state with these numbers has changed
+    PARTIAL, SHARED      from it, to it: contributions to a round of the update
+    FAILED               from it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cs_system.errors import MemoryxError
+from cs_system.memoryx.protocol import (
+    MAX_TEXT_BYTES,
+    FrameChannel,
+    FrameType,
+    Header,
+    ModelDescription,
+)
+from cs_system.memoryx.store import (
+    Changes,
+    Exchange,
+    MappedTensors,
+    SharedFiles,
+    Values,
+    file_layouts,
+    small_state,
+    step_values,
+)
+from cs_system.processes import ChildProcess
+from cs_toolkit.layered_step import Shard
+from cs_toolkit.sealing import FrameKey
+from cs_toolkit.step import StepInterface
+from cs_toolkit.wire import Connection
+
+# How long to wait for the exit code of a process that has disconnected: it may be writing a core dump.
+_EXIT_CODE_TIMEOUT_S = 10.0
+
+
+class RemoteMemory:
+    """State and gradients of a model whose update another process computes; see `updates.Memory`.
+
+    Args:
+        model: The model, as a wafer has described it.
+        shard: The part of it that is stored here.
+        executables: Bytes and interface of the functions of its calls, by number.
+        directory: Where state and gradients are stored.
+        threads: Number of compute threads.
+        xla_cache: Directory of compiled functions; None stores nothing.
+
+    Raises:
+        CsSystemError: the process refuses the model, or there is no room for its state.
+    """
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        shard: Shard,
+        executables: Mapping[int, tuple[bytes, StepInterface]],
+        directory: Path,
+        threads: int,
+        xla_cache: Path | None,
+    ) -> None:
+        self.shard, self.schedule, self.traffic = shard, shard.schedule, shard.traffic
+        self.small = small_state(self.schedule)
+        # One key for each connection: a pair of stream and number must occur only once under a key.
+        keys = [secrets.token_hex(32) for _ in range(2)]
+        pairs = [socket.socketpair() for _ in range(2)]
+        ours, theirs = zip(*pairs, strict=True)
+        self._process = ChildProcess(
+            "cs_memoryx",
+            run_updates,
+            [str(directory), threads, str(xla_cache or ""), *keys],
+            [each.fileno() for each in theirs],
+        )
+        for each in theirs:
+            each.close()
+        self._updates, self._begins = (
+            make_channel(sock, key, is_server=True) for sock, key in zip(ours, keys, strict=True)
+        )
+        try:
+            with self._lost():
+                self._updates.send(FrameType.OPEN, 0, model.to_json())
+                for number, (data, _) in executables.items():
+                    self._updates.send(FrameType.FUNCTION, number, data)
+                header = self._expect(self._updates, FrameType.OPENED)
+                files = SharedFiles.from_json(self._updates.receive_payload(header, MAX_TEXT_BYTES))
+                # By the descriptors of the process; the files have no names.
+                names = zip((files.state, files.arrived), file_layouts(shard), strict=True)
+                self.state, self.arrived = (
+                    MappedTensors(file.open(self._process.pid, os.O_RDWR), layout) for file, layout in names
+                )
+        except BaseException:
+            self._end_process()
+            raise
+        self.files = files
+
+    @property
+    def nbytes(self) -> int:
+        """Size of state and gradients."""
+        return self.state.nbytes + self.arrived.nbytes
+
+    def begin_step(self) -> Values:
+        """Return the small values of a step's start; see `updates.Memory.begin_step`."""
+        numbers = step_values(self.schedule)
+        with self._lost():
+            self._begins.send(FrameType.BEGIN, 0)
+            header = self._expect(self._begins, FrameType.ANSWERS)
+            arrays = self._begins.receive_arrays(header, [self.schedule.values[number] for number in numbers])
+        return dict(zip(numbers, arrays, strict=True))
+
+    def values(self, numbers: Sequence[int], known: Values) -> list[np.ndarray]:
+        """Return the values that the wafer needs; those in `known` are taken from there."""
+        return [
+            known[n] if n in known else self.arrived[n] if n in self.arrived else self.state[n]
+            for n in numbers
+        ]
+
+    def update(
+        self, known: Values, exchange: Exchange, before_change: Changes, after_change: Changes
+    ) -> list[np.ndarray]:
+        """Have the process compute the update of a step; see `updates.Memory.update`."""
+        values, channel = self.schedule.values, self._updates
+        with self._lost():
+            channel.send(FrameType.BEGIN, 0)
+            while (header := self._receive(channel)).type is not FrameType.ANSWERS:
+                if header.type is FrameType.PARTIAL and header.index < len(self.shard.given):
+                    specs = [values[number] for number in self.shard.given[header.index]]
+                    given = channel.receive_arrays(header, specs)
+                    with _of_wafer():
+                        taken = exchange(header.index, given)
+                    channel.send_arrays(FrameType.SHARED, header.index, taken)
+                elif header.type in (FrameType.SNAPSHOT, FrameType.UPDATED):
+                    changing = self._receive_numbers(header)
+                    with _of_wafer():
+                        (before_change if header.type is FrameType.SNAPSHOT else after_change)(changing)
+                    if header.type is FrameType.SNAPSHOT:
+                        channel.send(FrameType.DONE, 0)
+                else:
+                    raise MemoryxError(f"the process of the update sent {header.type.name}")
+            return channel.receive_arrays(header, [values[n] for n in dict.fromkeys(self.traffic.answers)])
+
+    def close(self) -> None:
+        """End the process, and close the files."""
+        self._end_process()
+        self.state.close()
+        self.arrived.close()
+
+    def _end_process(self) -> None:
+        self._process.end()
+        for channel in (self._updates, self._begins):
+            channel.connection.shut_down()
+            channel.connection.close()
+
+    def _receive_numbers(self, header: Header) -> frozenset[int]:
+        numbers = np.empty(min(header.index, len(self.schedule.state)), np.uint32)
+        self._updates.receive_tensors(header, [numbers])
+        found = frozenset(int(number) for number in numbers)
+        if not found <= set(self.schedule.state.values()):
+            raise MemoryxError("the process of the update changes something else than state")
+        return found
+
+    def _receive(self, channel: FrameChannel) -> Header:
+        header = channel.receive_header()
+        if header.type is FrameType.FAILED:
+            raise channel.receive_failure(header)
+        return header
+
+    def _expect(self, channel: FrameChannel, kind: FrameType) -> Header:
+        header = self._receive(channel)
+        if header.type is not kind:
+            raise MemoryxError(f"the process of the update sent {header.type.name}, expected {kind.name}")
+        return header
+
+    @contextlib.contextmanager
+    def _lost(self) -> Iterator[None]:
+        """Convert the loss of the process to an error that says why."""
+        try:
+            yield
+        except _WaferGoneError as error:
+            raise error.cause from None
+        except (ConnectionError, OSError):
+            self._process.wait(_EXIT_CODE_TIMEOUT_S)
+            code = self._process.exit_code
+            how = "ended" if code is None or code >= 0 else f"was ended by {signal.Signals(-code).name}"
+            raise MemoryxError(
+                f"the process that updates the weights {how}; the log of MemoryX has its last output. The "
+                "state is lost, start the job again: training resumes from its last checkpoint"
+            ) from None
+
+
+class _WaferGoneError(Exception):
+    """The connection of the wafer, not that of the process, has ended."""
+
+    def __init__(self, cause: ConnectionError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def _of_wafer() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError as error:
+        raise _WaferGoneError(error) from error
+
+
+def make_channel(sock: socket.socket, key: str, is_server: bool) -> FrameChannel:
+    """Make a side of a connection between the two processes."""
+    return FrameChannel(Connection(sock), FrameKey(bytes.fromhex(key)), is_server)
+
+
+def run_updates(
+    directory: str, threads: int, xla_cache: str, update_key: str, begin_key: str, updates: int, begins: int
+) -> int:
+    """Compute updates in the process of a `RemoteMemory`; return its exit code."""
+    from cs_system.memoryx.update_server import serve
+
+    channels = [
+        make_channel(socket.socket(fileno=descriptor), key, is_server=False)
+        for descriptor, key in ((updates, update_key), (begins, begin_key))
+    ]
+    return serve(Path(directory), threads, Path(xla_cache) if xla_cache else None, *channels)

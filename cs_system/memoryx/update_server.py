@@ -1,0 +1,147 @@
+"""The process that computes the update of a model for a MemoryX: see `remote` for its frames."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cs_system.engine.base import Executables
+from cs_system.engine.device import start_device
+from cs_system.engine.machine import limit_threads
+from cs_system.engine.state import device_errors
+from cs_system.errors import CsSystemError, MemoryxError, ProgramError, SystemBugError
+from cs_system.memoryx.protocol import MAX_TEXT_BYTES, FrameChannel, FrameType, ModelDescription
+from cs_system.memoryx.store import Values, step_values
+from cs_system.memoryx.updates import Memory, compile_functions
+from cs_toolkit.layered_step import Shard, shards
+
+log = logging.getLogger("cs_system.memoryx")
+
+_MAX_FUNCTION_BYTES = 2 << 30
+
+
+def start_update_device(threads: int | None, xla_cache: Path | None) -> int:
+    """Start the device for updates; return the number of compute threads."""
+    count = limit_threads(threads)
+    limit_threads(1)  # for each function; the update's threads call several functions at a time
+    # Synchronous dispatch: calls are short, and handing each to another thread costs a third of the rate.
+    start_device(xla_cache, dispatches_async=False, on_cpu=True)
+    return count
+
+
+def make_local_memory(shard: Shard, executables: Executables, directory: Path, threads: int) -> Memory:
+    """Make the state and gradients of a part of a model, whose update this process computes.
+
+    Raises:
+        ProgramError: a function cannot be compiled.
+        StorageFullError: there is no room.
+    """
+    with device_errors(ProgramError, "programming MemoryX"):
+        compiled = compile_functions(shard.schedule, executables)
+    return Memory(shard, *compiled, directory, threads)
+
+
+def serve(
+    directory: Path, threads: int, xla_cache: Path | None, updates: FrameChannel, begins: FrameChannel
+) -> int:
+    """Receive a model, and compute its updates until MemoryX disconnects; return the exit code.
+
+    Args:
+        directory: Where state and gradients are stored.
+        threads: Number of compute threads.
+        xla_cache: Directory of compiled functions; None stores nothing.
+        updates: Connection for the model and its updates.
+        begins: Connection for the small values of steps.
+    """
+    faulthandler.enable()
+    server = _UpdateServer(updates, begins)
+    with contextlib.suppress(ConnectionError), _failures(updates):
+        server.open(directory, start_update_device(threads, xla_cache))
+        threading.Thread(target=server.begin_steps, daemon=True).start()
+        server.update_steps()
+    return 0
+
+
+@contextlib.contextmanager
+def _failures(channel: FrameChannel) -> Iterator[None]:
+    """Send an error of the body to MemoryX."""
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except CsSystemError as error:
+        channel.send_failure(error)
+    except Exception as error:
+        log.exception("internal error of MemoryX")
+        channel.send_failure(SystemBugError(f"internal error of MemoryX: {type(error).__name__}: {error}"))
+
+
+class _UpdateServer:
+    def __init__(self, updates: FrameChannel, begins: FrameChannel) -> None:
+        self._updates, self._begins = updates, begins
+        # The small values of steps that have begun, oldest first.
+        self._known: list[Values] = []
+
+    def open(self, directory: Path, threads: int) -> None:
+        """Receive the model, and answer where its files are."""
+        channel = self._updates
+        model = ModelDescription.from_json(channel.receive_payload(channel.receive_header(), MAX_TEXT_BYTES))
+        executables = {}
+        for number, interface in model.functions.items():
+            executables[number] = (
+                channel.receive_payload(channel.receive_header(), _MAX_FUNCTION_BYTES),
+                interface,
+            )
+        shard = shards(model.schedule, model.shards)[model.shard]
+        self._memory = memory = make_local_memory(shard, executables, directory, threads)
+        self._numbers = step_values(memory.schedule)
+        channel.send(FrameType.OPENED, 0, memory.files.to_json())
+
+    def begin_steps(self) -> None:
+        """Compute the small values of each step, when asked."""
+        channel = self._begins
+        with contextlib.suppress(ConnectionError), _failures(channel):
+            while True:
+                channel.receive_header()
+                known = self._memory.begin_step()
+                self._known.append(known)
+                # Copied while the update changes `known`, so the values are taken first.
+                arrays = [known[number] for number in self._numbers]
+                channel.send_arrays(FrameType.ANSWERS, 0, arrays)
+
+    def update_steps(self) -> None:
+        """Compute the update of each step, when asked."""
+        channel = self._updates
+        while True:
+            channel.receive_header()
+            answers = self._memory.update(
+                self._known.pop(0),
+                self._exchange,
+                self._announce(FrameType.SNAPSHOT),
+                self._announce(FrameType.UPDATED),
+            )
+            channel.send_arrays(FrameType.ANSWERS, 0, answers)
+
+    def _announce(self, kind: FrameType) -> Callable[[frozenset[int]], None]:
+        def announce(state: frozenset[int]) -> None:
+            self._updates.send_arrays(kind, len(state), [np.array(sorted(state), np.uint32)])
+            if kind is FrameType.SNAPSHOT:
+                self._updates.receive_header()  # DONE: the state may change
+
+        return announce
+
+    def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
+        channel, shard = self._updates, self._memory.shard
+        channel.send_arrays(FrameType.PARTIAL, index, given)
+        header = channel.receive_header()
+        if header.type is not FrameType.SHARED:
+            raise MemoryxError(f"got {header.type.name} from MemoryX, expected SHARED")
+        return channel.receive_arrays(
+            header, [shard.schedule.values[number] for number in shard.taken[index]]
+        )

@@ -7,9 +7,11 @@ frames are those of MemoryX:
 
     OPEN, FUNCTION ...   to the process: the model, as a wafer has sent it
     OPENED               from it: its files
-    BEGIN                to it: compute the small values of a step (second connection), or its update
+    BEGIN                to it: compute the small values of a step (second connection), or its update; index
+                         1 if changes have to wait for DONE
     ANSWERS              from it: these values, or the outputs that the update computes
-    SNAPSHOT, DONE       from it, to it: state with these numbers is about to change
+    SNAPSHOT, DONE       from it, to it: state with these numbers is about to change; without waiting only
+                         the first change is announced
     UPDATED              from it: state with these numbers has changed
     PARTIAL, SHARED      from it, to it: contributions to a round of the update
     FAILED               from it
@@ -135,12 +137,18 @@ class RemoteMemory:
         ]
 
     def update(
-        self, known: Values, exchange: Exchange, before_change: Changes, after_change: Changes
+        self,
+        known: Values,
+        exchange: Exchange,
+        before_change: Changes,
+        after_change: Changes,
+        may_wait: bool = True,
     ) -> list[np.ndarray]:
         """Have the process compute the update of a step; see `updates.Memory.update`."""
         values, channel = self.schedule.values, self._updates
         with self._lost():
-            channel.send(FrameType.BEGIN, 0)
+            # An announcement that is waited for costs two changes of the process, 0.1 ms at least.
+            channel.send(FrameType.BEGIN, int(may_wait))
             while (header := self._receive(channel)).type is not FrameType.ANSWERS:
                 if header.type is FrameType.PARTIAL and header.index < len(self.shard.given):
                     specs = [values[number] for number in self.shard.given[header.index]]
@@ -152,7 +160,7 @@ class RemoteMemory:
                     changing = self._receive_numbers(header)
                     with _of_wafer():
                         (before_change if header.type is FrameType.SNAPSHOT else after_change)(changing)
-                    if header.type is FrameType.SNAPSHOT:
+                    if header.type is FrameType.SNAPSHOT and may_wait:
                         channel.send(FrameType.DONE, 0)
                 else:
                     raise MemoryxError(f"the process of the update sent {header.type.name}")

@@ -93,7 +93,12 @@ class ModelMemory(Protocol):
         ...
 
     def update(
-        self, known: Values, exchange: Exchange, before_change: Changes, after_change: Changes
+        self,
+        known: Values,
+        exchange: Exchange,
+        before_change: Changes,
+        after_change: Changes,
+        may_wait: bool = True,
     ) -> list[np.ndarray]:
         """Compute the update of a step whose results have all arrived; see `updates.Memory.update`."""
         ...
@@ -443,7 +448,9 @@ class WaferConnection:
                 np.copyto(self._memory.arrived[number], array)
             changes = partial(self._before_change, step.number), partial(self._after_change, step.number)
             began_s = time.monotonic()
-            answers = self._memory.update(step.known, self._exchange, *changes)
+            # A snapshot that is requested from now on is of this step or a later one, and copies nothing.
+            keeps_state = self._snapshot is not None
+            answers = self._memory.update(step.known, self._exchange, *changes, may_wait=keeps_state)
             self._spans.add("update", "update", began_s, time.monotonic(), ("step", step.number))
             with self._changed:
                 self._updated_step = step.number

@@ -6,7 +6,8 @@ import contextlib
 import faulthandler
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,8 @@ class _UpdateServer:
         self._updates, self._begins = updates, begins
         # The small values of steps that have begun, oldest first.
         self._known: list[Values] = []
+        # Whether the current update has announced a change.
+        self._has_begun = False
 
     def open(self, directory: Path, threads: int) -> None:
         """Receive the model, and answer where its files are."""
@@ -119,22 +122,26 @@ class _UpdateServer:
         """Compute the update of each step, when asked."""
         channel = self._updates
         while True:
-            channel.receive_header()
-            answers = self._memory.update(
-                self._known.pop(0),
-                self._exchange,
-                self._announce(FrameType.SNAPSHOT),
-                self._announce(FrameType.UPDATED),
-            )
+            waits = bool(channel.receive_header().index)
+            self._has_begun = False
+            changes = partial(self._announce_change, waits), self._announce_changed
+            answers = self._memory.update(self._known.pop(0), self._exchange, *changes)
             channel.send_arrays(FrameType.ANSWERS, 0, answers)
 
-    def _announce(self, kind: FrameType) -> Callable[[frozenset[int]], None]:
-        def announce(state: frozenset[int]) -> None:
-            self._updates.send_arrays(kind, len(state), [np.array(sorted(state), np.uint32)])
-            if kind is FrameType.SNAPSHOT:
+    def _announce_change(self, waits: bool, state: frozenset[int]) -> None:
+        """Announce a change; only the first one if nobody waits for it."""
+        if waits or not self._has_begun:
+            self._send_numbers(FrameType.SNAPSHOT, state)
+            if waits:
                 self._updates.receive_header()  # DONE: the state may change
+        self._has_begun = True
 
-        return announce
+    def _announce_changed(self, state: frozenset[int]) -> None:
+        if state:
+            self._send_numbers(FrameType.UPDATED, state)
+
+    def _send_numbers(self, kind: FrameType, state: frozenset[int]) -> None:
+        self._updates.send_arrays(kind, len(state), [np.array(sorted(state), np.uint32)])
 
     def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
         channel, shard = self._updates, self._memory.shard

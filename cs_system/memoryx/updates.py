@@ -108,7 +108,12 @@ class Memory:
         return [self._value(number, known) for number in numbers]
 
     def update(
-        self, known: Values, exchange: Exchange, before_change: Changes, after_change: Changes
+        self,
+        known: Values,
+        exchange: Exchange,
+        before_change: Changes,
+        after_change: Changes,
+        may_wait: bool = True,
     ) -> list[np.ndarray]:
         """Compute the update of a step whose results have all arrived.
 
@@ -118,6 +123,7 @@ class Memory:
                 none.
             before_change: Called with the state that is about to change; may wait.
             after_change: Called with the state that has its new value, as soon as it has.
+            may_wait: Whether `before_change` may wait; only for updates in other processes.
 
         Returns:
             The step outputs that the update computes, in the order of the traffic.

@@ -199,6 +199,14 @@ class Engine(Protocol):
         ...
 
 
+class AbortableEngine(Engine, Protocol):
+    """An engine in other processes, as the CS system has it."""
+
+    def abort(self) -> None:
+        """End the call that does not return; from any thread. Only `free` may follow."""
+        ...
+
+
 @dataclass(frozen=True)
 class RingSize:
     """`chunks` chunks of `chunk_batches` batches each."""

@@ -337,6 +337,10 @@ class RemoteEngine:
         """Return None: there is one wafer."""
         return None
 
+    def abort(self) -> None:
+        """Kill the process, from any thread: a call that waits for it ends with EngineLostError."""
+        self._process.kill()
+
     def free(self) -> None:
         """Free the engine in the process; a process that does not answer in time is killed."""
         self._drop_chunks()

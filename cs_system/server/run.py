@@ -25,7 +25,7 @@ from cs_stream import errors as streaming_errors
 from cs_stream.batches import BatchLayout
 from cs_stream.order import InputPosition
 from cs_stream.receiver import BatchRing, Receiver, RunSpec, RunStats, WorkerPhase, WorkerStats
-from cs_system.engine.base import Engine, WaferMonitor, ring_size
+from cs_system.engine.base import AbortableEngine, Engine, WaferMonitor, ring_size
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
@@ -129,7 +129,7 @@ class Run:
         self._log = logging.LoggerAdapter(logging.getLogger("cs_system.server"), {"job": job})
         self._engines = engines
         self._process: EngineProcess | None = None
-        self._engine: Engine | None = None
+        self._engine: AbortableEngine | None = None
         self._chunks = 0
         self._ring: BatchRing | None = None
         self._loop: StepLoop | None = None
@@ -471,8 +471,16 @@ class Run:
         await asyncio.to_thread(ring.close, reason)
 
     async def close(self, reason: str | None) -> None:
-        """End the run and free the device, after the operation that is running on it."""
+        """End the run and free the device; an operation that does not end soon is killed."""
         await self.close_input(reason)
+        if self._current is not None:
+            # A program may contain a loop that never ends, and nobody waits for the results any more.
+            _, running = await asyncio.wait({self._current}, timeout=_OPERATION_END_S)
+            if running and self._engine is not None:
+                self._log.warning(
+                    "%s has not ended after %g s: its processes are killed", self._operation, _OPERATION_END_S
+                )
+                await asyncio.to_thread(self._engine.abort)
         await asyncio.get_running_loop().run_in_executor(self._device, self._end)
         remove_ended_parts()
 

@@ -194,6 +194,13 @@ class GroupEngine(LayeredEngine):
         """Return the work times of the wafers."""
         return self._stragglers
 
+    def abort(self) -> None:
+        """Kill the wafers, from any thread: a call that waits for them ends with WaferLostError."""
+        for wafer in tuple(self.wafers):
+            wafer.kill()
+        for channel in tuple(self._channels):
+            channel.connection.shut_down()
+
     def free(self) -> None:
         """End the wafers, and the MemoryX processes that were started for them."""
         self._lose_state()

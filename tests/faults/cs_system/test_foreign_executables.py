@@ -11,7 +11,7 @@ from cs_system.errors import ProgramError
 from cs_system.memoryx.client import ShardedMemoryx
 from cs_system.memoryx.config import MemoryxConfig, read_memoryx_secret
 from cs_system.memoryx.engine import select_executables
-from tests.programs.steps.callbacks import with_callback
+from tests.programs.steps.hostile import with_callback, with_endless_loop
 from tests.unit.cs_system.memoryx.streamed_steps import Streamed, running_memoryx, stack_of_three
 
 REFUSED = r"is refused: got stablehlo\.custom_call @xla_ffi_python_cpu_callback, expected one of the targets"
@@ -64,3 +64,25 @@ def test_a_callback_is_refused_by_the_wafer(steps: Streamed, tmp_path: Path) -> 
             engine.program()
     finally:
         engine.free()
+
+
+def test_a_program_that_never_ends_holds_the_system_no_longer_than_its_job(
+    client, system, workers, linear, helpers
+):
+    data = with_endless_loop(linear.artifact.executable_bytes("step"))
+    held = client.reserve("job", helpers.token)
+    held.load(helpers.made(linear.artifact.step, {"step": data}))
+    held.program()
+    held.put_state(linear.state())
+    held.open_input(1, helpers.identity, 0)
+    workers.start([linear.batches(0, 1)])
+    held.wait_workers(20.0)
+    steps = held.run_steps(5)
+    helpers.wait_for_state(system, "RUNNING")
+    steps.close()
+    held.close("the chief was interrupted")
+    helpers.wait_for_state(system, "IDLE")
+    assert "run_steps has not ended after 5 s: its processes are killed" in system.log()
+    with client.reserve("next", helpers.token) as following:
+        following.load(linear.artifact)
+        following.program()

@@ -261,10 +261,10 @@ class Sender:
         """Return True if the worker connects again after this end of a session; count those with damage."""
         if not _is_damage(end):
             return isinstance(end, ConnectionError) or (isinstance(end, Failure) and end.retryable)
-        if isinstance(end, ForeignBytesError | VersionError) and not self._run_id:
-            return False  # no system of this version has ever answered at the address
+        # Once, while no system of this version has ever answered at the address: a bit may have changed.
+        is_foreign = isinstance(end, ForeignBytesError | VersionError) and not self._run_id
         self._damaged += 1
-        return self._damaged <= _MAX_DAMAGED
+        return self._damaged <= (1 if is_foreign else _MAX_DAMAGED)
 
     def _hello(self) -> Hello:
         identity = self._identity

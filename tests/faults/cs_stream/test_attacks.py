@@ -107,6 +107,19 @@ def test_a_bit_changed_on_the_way_to_a_worker_changes_no_batch(bad_network: Call
             assert future.result(timeout=60).end == "bye", (offset, bit)
 
 
+@pytest.mark.parametrize("offset", [0, 4])
+def test_a_first_answer_with_a_changed_magic_or_version_does_not_end_the_worker(
+    offset: int, bad_network: Callable[..., Any]
+) -> None:
+    with Loopback() as run:
+        network = bad_network(run.receiver.address, flip_back_at=(offset,), flip=4)
+        future = run.start(run.sender(0, network.address), numbered_input(run.spec.layout, 0, 1, COUNT))
+        assert take_numbered(run.ring) == list(range(COUNT))
+        run.ring.close()
+        assert future.result(timeout=60).end == "bye"
+        assert network.connections == 2
+
+
 def test_damage_that_does_not_end_ends_the_worker(bad_network: Callable[..., Any]) -> None:
     with Loopback() as run:
         network = bad_network(run.receiver.address, flip_at=(5,) * 20)

@@ -175,10 +175,22 @@ class _LogFile(logging.handlers.RotatingFileHandler):
         return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
 
+# Names in texts come from any client: they must neither control a terminal nor look like a line of the log.
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+_ESCAPES[ord("\n")] = "\n    "
+
+
 class _TextFormatter(logging.Formatter):
-    """Formats `2026-01-31 12:00:00.123 INFO    job-17  text`, with `-` for lines that belong to no job."""
+    """Formats `2026-01-31 12:00:00.123 INFO    job-17  text`, with `-` for lines that belong to no job.
+
+    Further lines of a text are indented, and control characters escaped.
+    """
 
     default_msec_format = "%s.%03d"
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(job)s  %(message)s", defaults={"job": "-"})
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802, a name of logging
+        """Return the line of a record, without its traceback."""
+        return super().formatMessage(record).translate(_ESCAPES)

@@ -171,3 +171,12 @@ def test_the_unit_of_systemd_is_valid_and_its_options_exist(tmp_path: Path) -> N
     file.write_text(unit.replace("/opt/cs-toolkit/bin/cs_system", sys.executable))
     done = subprocess.run([program, "verify", str(file)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_text_cannot_control_a_terminal_or_look_like_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "system.log"
+    set_up_logging(LogOptions("text", "info", file))
+    log.info("a\x1b[2J\r\x9b%s", "\n2026-01-31 12:00:00.123 INFO    -  the system is free")
+    first, second = file.read_text().splitlines()
+    assert first.endswith(r"INFO    -  a\x1b[2J\x0d\x9b")
+    assert second == "    2026-01-31 12:00:00.123 INFO    -  the system is free"

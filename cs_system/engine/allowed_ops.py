@@ -158,7 +158,10 @@ def _parse(data: bytes) -> ir.Module:
     found: list[str] = []
 
     def keep(diagnostic: Any) -> bool:
-        found.append(str(diagnostic.message))
+        try:
+            found.append(str(diagnostic.message))
+        except (RuntimeError, UnicodeDecodeError):  # nanobind, for a name in damaged bytes
+            found.append("a name is not UTF-8")
         return True  # not to stderr
 
     context.attach_diagnostic_handler(keep)

@@ -174,3 +174,11 @@ def test_damaged_bytes_end_in_errors():
         damaged[numbers.randrange(len(data))] ^= 1 << numbers.randrange(8)
         with contextlib.suppress(ExecutableError):
             load_step(bytes(damaged))
+
+
+def test_a_name_that_is_not_utf8_is_refused_and_not_printed(capfd):
+    found = exported(lambda x: x + 1, (2,))
+    damaged = found.mlir_module_serialized.replace(b"add_v1", b"\xe3dd_v1", 1)
+    assert damaged != found.mlir_module_serialized
+    assert "a name is not UTF-8" in refused(dataclasses.replace(found, mlir_module_serialized=damaged))
+    assert capfd.readouterr() == ("", "")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from cs_toolkit.files import parse_json
 from cs_toolkit.floorplan import Floorplan, PlacedKernel
 
 _NAME_CHARS = 200
@@ -19,9 +19,9 @@ def summarize_floorplan(report: bytes, plan: bytes | None) -> str:
         plan: `plan.json` of a pipelined step; None for streamed weights.
     """
     try:
-        fields = json.loads(report)
-        found = _streamed(fields) if plan is None else _pipelined(fields, json.loads(plan))
-    except (ValueError, LookupError):
+        fields = parse_json(report)
+        found = _streamed(fields) if plan is None else _pipelined(fields, parse_json(plan))
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StopIteration):
         # The report of an artifact is for readers; a program runs without it.
         return ""
     return "" if found is None else found.to_json()

@@ -99,7 +99,7 @@ def read_floorplan(text: str) -> Floorplan:
     try:
         fields = json.loads(text)
         return _floorplan(fields)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise FloorplanError(f"the floorplan cannot be read: {error}") from error
 
 

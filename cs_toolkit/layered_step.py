@@ -10,13 +10,14 @@ transferred.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.step import TensorSpec, device_bytes
+from cs_toolkit.step import DtypeError, TensorSpec, device_bytes
 
 Key = tuple[int, int]
 Numbers = tuple[int, ...]
@@ -24,6 +25,10 @@ Numbers = tuple[int, ...]
 # Values up to this size go to all parts of the system and remain on the wafer for a whole step: learning
 # rates, loss scales, sums of squares of a layer.
 SMALL_BYTES = 64
+
+# Limits of a schedule, which may come from anybody. A batch has no more samples, a device no larger tensor.
+MAX_MICRO_BATCHES = 1 << 16
+_MAX_TENSOR_BYTES = 1 << 48
 
 
 class ScheduleError(ToolkitError):
@@ -210,6 +215,10 @@ class Schedule:
         return json.dumps(own, separators=(",", ":"), default=vars)
 
 
+# Errors of code that reads JSON of another form than expected.
+_INVALID = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+
+
 def schedule_from_json(text: str) -> Schedule:
     """Parse the text of `Schedule.to_json`.
 
@@ -218,11 +227,12 @@ def schedule_from_json(text: str) -> Schedule:
     """
     try:
         schedule = _schedule(json.loads(text))
-    except (ValueError, TypeError, KeyError) as error:
+        _check(schedule)
+        _check_values(schedule)
+    except (*_INVALID, RecursionError, DtypeError) as error:
         raise ScheduleError(
             f"this is not a schedule of a step in layers ({error!r}); compile the step again"
         ) from error
-    _check(schedule)
     return schedule
 
 
@@ -231,40 +241,52 @@ def _present(calls: Any) -> Iterator[Call]:
 
 
 def _schedule(fields: dict[str, Any]) -> Schedule:
+    layers = tuple(
+        LayerCalls(
+            _call(layer["forward"]),
+            _call(layer["backward"]),
+            _call(layer["update"]),
+            tuple(map(_sweep, layer["sweeps"])),
+        )
+        for layer in fields["layers"]
+    )
+    rounds = tuple(
+        Round(tuple(map(_call, step["partial"])), _call(step["joined"])) for step in fields["rounds"]
+    )
+    if any(len(step.partial) != len(layers) for step in rounds):
+        raise ValueError(f"a round has not one part for each of the {len(layers)} layers")
     return Schedule(
-        inputs=tuple(fields["inputs"]),
-        state=dict(fields["state"]),
+        inputs=_numbers(fields["inputs"]),
+        state=dict(zip(fields["state"], _numbers(fields["state"].values()), strict=True)),
         replacements={int(old): new for old, new in fields["replacements"].items()},
-        outputs=tuple(fields["outputs"]),
+        outputs=_numbers(fields["outputs"]),
         values={
-            int(number): TensorSpec(number, dtype, tuple(shape))
+            int(number): TensorSpec(number, dtype, _numbers(shape))
             for number, (dtype, shape) in fields["values"].items()
         },
         before=_call(fields["before"]),
-        layers=tuple(
-            LayerCalls(
-                _call(layer["forward"]),
-                _call(layer["backward"]),
-                _call(layer["update"]),
-                tuple(map(_sweep, layer["sweeps"])),
-            )
-            for layer in fields["layers"]
-        ),
-        rounds=tuple(
-            Round(tuple(map(_call, step["partial"])), _call(step["joined"])) for step in fields["rounds"]
-        ),
+        layers=layers,
+        rounds=rounds,
         micro=_micro_batches(**fields["micro"]),
     )
+
+
+def _numbers(values: Iterable[Any]) -> Numbers:
+    found = tuple(values)
+    if not all(type(number) is int for number in found):  # not isinstance: True is not a number here
+        raise TypeError(f"got {reprlib.repr(found)}, expected whole numbers")
+    return found
 
 
 def _micro_batches(
     count: int, parts: list[int], whole: dict[str, int], number: int | None, totals: dict[str, str]
 ) -> MicroBatches:
-    if count < 1 or not set(totals.values()) <= {"sum", "min", "max"}:
-        raise ValueError(f"{count} micro-batches, combined by {set(totals.values())}")
+    if not 1 <= count <= MAX_MICRO_BATCHES or not set(totals.values()) <= {"sum", "min", "max"}:
+        raise ValueError(f"{count} micro-batches, combined by {reprlib.repr(set(totals.values()))}")
+    _numbers((count, *whole.values(), *(() if number is None else (number,))))
     return MicroBatches(
         count,
-        tuple(parts),
+        _numbers(parts),
         {int(value): position for value, position in whole.items()},
         number,
         {int(value): kind for value, kind in totals.items()},
@@ -275,13 +297,41 @@ def _call(fields: dict[str, Any] | None) -> Call | None:
     if fields is None:
         return None
     left_right = tuple((int(left), int(right)) for left, right in fields["keys"])
-    return Call(int(fields["function"]), tuple(fields["arguments"]), left_right, tuple(fields["results"]))
+    (function,) = _numbers([fields["function"]])
+    return Call(function, _numbers(fields["arguments"]), left_right, _numbers(fields["results"]))
 
 
 def _sweep(fields: dict[str, Any]) -> Sweep:
-    return Sweep(
-        int(fields["function"]), tuple(map(tuple, fields["taken"])), tuple(map(tuple, fields["made"]))
-    )
+    (function,) = _numbers([fields["function"]])
+    taken, made = (tuple(map(_numbers, fields[name])) for name in ("taken", "made"))
+    if not all((*taken, *made)):
+        raise ValueError(f"function {function} has an argument or a result without tensors")
+    return Sweep(function, taken, made)
+
+
+def _check_values(schedule: Schedule) -> None:
+    """Check that all values are known, and that those which lie together can do so.
+
+    Raises:
+        ValueError, DtypeError: they do not.
+    """
+    for spec in schedule.values.values():
+        if any(size < 0 for size in spec.shape) or device_bytes((spec,)) > _MAX_TENSOR_BYTES:
+            raise ValueError(f"value {spec.name} has the shape {reprlib.repr(spec.shape)}")
+    state, new = set(schedule.state.values()), _numbers(schedule.replacements.values())
+    used = {*state, *schedule.replacements, *new, *schedule.outputs}
+    for call in schedule.calls():
+        used.update(call.arguments, call.results)
+    unknown = used - schedule.values.keys()
+    if unknown:
+        raise ValueError(f"value {min(unknown)} has no type")
+    from_wafer = {value for call in schedule.wafer_calls() for value in call.results}
+    for sweep in schedule.sweeps():
+        for numbers in sweep.taken:
+            if any(0 < len(group.intersection(numbers)) < len(set(numbers)) for group in (state, from_wafer)):
+                raise ValueError(f"the tensors {reprlib.repr(numbers)} are not all of one kind")
+        if not set(sweep.results) <= set(new):
+            raise ValueError(f"function {sweep.function} computes more than new values of state")
 
 
 def _check(schedule: Schedule) -> None:

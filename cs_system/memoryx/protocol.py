@@ -66,7 +66,7 @@ from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Schedule, schedule_from_json
 from cs_toolkit.sealing import TAG_BYTES, FrameKey
-from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
+from cs_toolkit.step import StepInterface, TensorSpec, device_bytes, device_dtype
 from cs_toolkit.wire import (
     Buffer,
     Connection,
@@ -228,7 +228,7 @@ class ModelDescription:
             schedule = schedule_from_json(fields["schedule"])
             numbers = (int(fields[name]) for name in ("listeners", "shard", "shards"))
             return cls(schedule, functions, str(fields["name"]), *numbers)
-        except (ValueError, TypeError, KeyError, ToolkitError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, ToolkitError) as error:
             raise MemoryxError(f"the wafer's description of the model is malformed: {error!r}") from error
 
 
@@ -237,7 +237,9 @@ def _to_json(specs: tuple[TensorSpec, ...]) -> list[list[Any]]:
 
 
 def _from_json(specs: list[list[Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in specs)
+    found = tuple(TensorSpec(name, dtype, tuple(map(int, shape))) for name, dtype, shape in specs)
+    device_bytes(found)  # raises for an unknown dtype
+    return found
 
 
 class FrameChannel:

@@ -21,6 +21,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
 
+# Shards have numbers of 16 bits in a schedule.
+SCHEDULE_ENTRY_BYTES = 2
+MAX_SHARDS = 1 << 16
+
 _DIGEST_BYTES = 16
 _LINK = struct.Struct("<QQQ")
 

@@ -579,6 +579,10 @@ class WorkerConnection:
                     raise ProtocolError(f"worker of WELCOME: got {header.worker}, expected {self._worker}")
                 if welcome.checksum and not self.checksum:
                     raise ProtocolError("checksum of WELCOME: got true, expected false as offered in HELLO")
+                if not welcome.ended and welcome.limit < welcome.next_seq:
+                    raise ProtocolError(
+                        f"limit of WELCOME: got {welcome.limit}, expected at least {welcome.next_seq}"
+                    )
                 self._generation = header.generation
                 self.next_seq, self.limit, self.checksum = welcome.next_seq, welcome.limit, welcome.checksum
                 move = WorkerState.ENDED if welcome.ended else WorkerState.STREAMING

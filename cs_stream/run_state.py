@@ -29,7 +29,7 @@ from cs_stream.errors import (
 )
 from cs_stream.frames import VERSION
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
-from cs_stream.order import InputOrder, InputPosition, OrderDigest
+from cs_stream.order import MAX_SHARDS, SCHEDULE_ENTRY_BYTES, InputOrder, InputPosition, OrderDigest
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,12 @@ class RunSpec:
             got = getattr(self, name)
             if got is not None and got < least:
                 raise LayoutError(f"{name}: got {got}, expected at least {least}")
+        for name in ("num_workers", "shards"):
+            got = getattr(self, name)
+            if got is not None and got > MAX_SHARDS:
+                raise LayoutError(f"{name}: got {got:,}, expected at most {MAX_SHARDS:,}")
+        if len(self.schedule) % SCHEDULE_ENTRY_BYTES:
+            raise LayoutError(f"schedule: got {len(self.schedule)} bytes, expected an even number")
         if self.liveness_s <= 0:
             raise LayoutError(f"liveness_s: got {self.liveness_s}, expected more than 0")
 

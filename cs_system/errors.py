@@ -6,6 +6,7 @@ class with the same message. Exit codes: 1 an expected failure, 2 bad input of t
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -462,11 +463,16 @@ class BadOptionError(CsSystemError):
 
 def clock_text(seconds: float) -> str:
     """Format seconds since the epoch as local date and time."""
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    except (ValueError, OverflowError, OSError):  # of a peer whose clock is wrong
+        return "an unknown time"
 
 
 def from_wire(code: str, message: str, fields: Mapping[str, str]) -> CsSystemError:
     """Return the error that the server raised; an unknown code (from a newer server) gives the base class."""
+    # Attributes of the error itself: a foreign peer may send any name.
+    fields = {name: text for name, text in fields.items() if name not in ("self", "message")}
     kinds = {kind.code: kind for kind in CsSystemError.__subclasses__()}
     kind = kinds.get(code, CsSystemError)
     error = kind.__new__(kind)
@@ -476,6 +482,8 @@ def from_wire(code: str, message: str, fields: Mapping[str, str]) -> CsSystemErr
 
 def duration_text(seconds: float) -> str:
     """Format a duration: `45 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if not math.isfinite(seconds):  # of a peer whose clock is wrong
+        return "an unknown time"
     whole = max(0, int(seconds))
     days, rest = divmod(whole, 86400)
     hours, rest = divmod(rest, 3600)

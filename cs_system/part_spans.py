@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from cs_toolkit.files import parse_json
 from cs_toolkit.spans import CAPACITY, Detail, SpanRing, span_document
 
 _VARIABLE = "CS_SYSTEM_SPANS_DIR"
@@ -103,8 +104,10 @@ def read_spans(path: Path, since_s: float, limit: int | None = None) -> dict[str
         OSError, ValueError, KeyError, struct.error: the file is not complete.
     """
     data = path.read_bytes()
-    document: dict[str, Any] = json.loads(data[:_COUNT_AT].rstrip(b"\0"))
-    capacity = document.pop("capacity")
+    document: dict[str, Any] = parse_json(data[:_COUNT_AT].rstrip(b"\0"))
+    capacity = document.pop("capacity", None) if isinstance(document, dict) else None
+    if not isinstance(capacity, int) or capacity < 1:
+        raise ValueError(f"{path}: its header is damaged")
     (count,) = _COUNT.unpack_from(data, _COUNT_AT)
     names = [
         data[at : at + _NAME_BYTES].rstrip(b"\0").decode()
@@ -114,6 +117,8 @@ def read_spans(path: Path, since_s: float, limit: int | None = None) -> dict[str
     for number in range(max(0, count - capacity), count):
         record = _RECORD.unpack_from(data, _RECORDS_AT + number % capacity * _RECORD.size)
         began_s, ended_s, value, track, name, label = record
+        if max(track, name, label) >= len(names):
+            raise ValueError(f"{path}: a span is damaged")
         if began_s >= since_s:
             detail = (names[label], value) if label else None
             spans.append((names[track], names[name], began_s, ended_s, detail))

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
 from cs_system.address import SystemAddress, host_port
-from cs_system.errors import clock_text, duration_text
+from cs_system.errors import WireFormatError, clock_text, duration_text
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.step import INPUT_BOUND_SHARE, Execution
+from cs_toolkit.wire import FrameError, decode_object
 
 # A chief that has done nothing for less time than this is not shown as idle.
 _IDLE_SHOWN_S = 60.0
@@ -301,14 +302,22 @@ def _worker_from_wire(message: pb.WorkerStatus) -> WorkerInfo:
 
 
 def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
-    """Convert the answer of the system at `address`."""
+    """Convert the answer of the system at `address`.
+
+    Raises:
+        WireFormatError: its fabric is no JSON object.
+    """
+    try:
+        fabric_spec = decode_object(message.fabric_json.encode())
+    except FrameError as error:
+        raise WireFormatError(f"the status of {address} has no fabric: {error}") from None
     return SystemInfo(
         name=message.name,
         version=message.version,
         address=str(address),
         state=message.state,
         fabric=message.fabric,
-        fabric_spec=json.loads(message.fabric_json),
+        fabric_spec=fabric_spec,
         data_address=host_port(message.data_host or address.host, message.data_port),
         uptime_s=message.uptime_s,
         waiting_jobs=message.waiting_jobs,
@@ -446,7 +455,9 @@ def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
     text = f"{connected} of {len(run.workers)} connected"
     if run.waiting_for:
         text += "; waiting for " + ", ".join(
-            f"worker {run.workers[index].worker} ({run.workers[index].phase})" for index in run.waiting_for
+            f"worker {run.workers[index].worker} ({run.workers[index].phase})"
+            for index in run.waiting_for
+            if index < len(run.workers)
         )
     rows.append(("workers", text))
     if run.input_bound:

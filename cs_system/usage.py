@@ -58,18 +58,24 @@ def record_from_json(fields: dict[str, Any]) -> UsageRecord:
     Raises:
         ValueError, LookupError, TypeError: it is no record.
     """
-    return UsageRecord(
-        str(fields["job"]),
-        str(fields["owner"]),
-        datetime.fromisoformat(fields["since"]).timestamp(),
-        datetime.fromisoformat(fields["until"]).timestamp(),
-        int(fields["wafers"]),
-        int(fields["steps"]),
-        int(fields["samples"]),
-        str(fields["execution"]),
-        str(fields["artifact"]),
-        str(fields["end"]),
-    )
+    try:
+        found = UsageRecord(
+            str(fields["job"]),
+            str(fields["owner"]),
+            datetime.fromisoformat(fields["since"]).timestamp(),
+            datetime.fromisoformat(fields["until"]).timestamp(),
+            int(fields["wafers"]),
+            int(fields["steps"]),
+            int(fields["samples"]),
+            str(fields["execution"]),
+            str(fields["artifact"]),
+            str(fields["end"]),
+        )
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
+    if not all(0 <= count < 1 << 63 for count in (found.wafers, found.steps, found.samples)):
+        raise ValueError("a count is out of range")
+    return found
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -35,6 +35,13 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+-]{0,61}[A-Za-z0-9])?")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
 
 # Every system may be reached through the loopback of its machine.
+_UNREADABLE = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -72,7 +79,10 @@ def read_certificate(path: Path) -> Certificate:
     Raises:
         CertificateError: it cannot be read.
     """
-    return _content(_load_certificate(path))
+    try:
+        return _content(_load_certificate(path))
+    except _UNREADABLE as error:
+        raise CertificateError(f"{path}: cannot be parsed ({error}); expected a certificate in PEM") from None
 
 
 def parse_certificate(pem: bytes) -> Certificate:
@@ -83,7 +93,7 @@ def parse_certificate(pem: bytes) -> Certificate:
     """
     try:
         return _content(x509.load_pem_x509_certificate(pem))
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise CertificateError(f"the peer's certificate cannot be parsed ({error})") from None
 
 
@@ -92,7 +102,7 @@ def check_issuer(certificate: Path, authority: Path) -> str:
     issued, issuer = _load_certificate(certificate), _load_certificate(authority)
     try:
         issued.verify_directly_issued_by(issuer)
-    except (InvalidSignature, TypeError, ValueError):
+    except (InvalidSignature, TypeError, *_UNREADABLE):
         return f"it was not issued by the authority in {authority}"
     return ""
 
@@ -323,7 +333,7 @@ def _load_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror}; expected a certificate in PEM") from None
-    except ValueError:
+    except _UNREADABLE:
         raise CertificateError(f"{path}: cannot be parsed; expected a certificate in PEM") from None
 
 

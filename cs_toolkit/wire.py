@@ -449,6 +449,13 @@ class Fields:
             raise self._error(key, "true or false")
         return value
 
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """Return an object."""
+        value = self._values.get(key)
+        if not isinstance(value, dict):
+            raise self._error(key, "an object")
+        return value
+
     def seconds(self, key: str) -> float:
         """Return a number of seconds above 0."""
         value = self._values.get(key)

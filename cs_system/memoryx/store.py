@@ -30,6 +30,7 @@ from cs_system.memoryx.protocol import padded_bytes, padded_size, raw_bytes, spl
 from cs_system.messages import dtype_named
 from cs_toolkit.layered_step import Schedule, Shard, Sweep, is_small
 from cs_toolkit.step import TensorSpec, device_dtype
+from cs_toolkit.wire import Fields, FrameError, decode_object
 
 # Limit for the copies of a snapshot; a single update may exceed it by the tensors that it changes.
 COPIED_BYTES = 1 << 30
@@ -395,10 +396,20 @@ class SharedFiles:
 
     @classmethod
     def from_json(cls, text: bytes) -> SharedFiles:
-        """Decode a description."""
-        fields = json.loads(text)
-        state, arrived = (OpenFile(**fields[name]) for name in ("state", "arrived"))
-        return cls(fields["boot"], fields["pid"], state, arrived)
+        """Decode a description.
+
+        Raises:
+            MemoryxError: the text is not a description.
+        """
+        try:
+            fields = Fields("OPENED", decode_object(text))
+            state, arrived = (
+                OpenFile(*(Fields(name, part).integer(each) for each in OpenFile.__dataclass_fields__))
+                for name, part in ((name, fields.mapping(name)) for name in ("state", "arrived"))
+            )
+            return cls(fields.text("boot"), fields.integer("pid"), state, arrived)
+        except FrameError as error:
+            raise MemoryxError(f"the description of the files of MemoryX is malformed: {error}") from None
 
     def map(self, shard: Shard) -> SharedModel | None:
         """Map the files into the memory of this process; return None if they cannot be reached."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from cs_system.status import EXECUTIONS, Admission
 from cs_system.usage import UsageRecord, record_from_json
-from cs_toolkit.files import replace_file
+from cs_toolkit.files import parse_json, replace_file
 
 log = logging.getLogger("cs_system.server")
 
@@ -58,7 +58,7 @@ class StateDirectory:
         try:
             modes = tuple(mode for mode in EXECUTIONS if mode in found["modes"]) or EXECUTIONS
             return Admission(str(found["drained_by"]), float(found["drained_s"]), modes)
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError):
             log.warning("%s is damaged and is ignored", self._file(_SETTINGS))
             return Admission()
 
@@ -103,7 +103,7 @@ class StateDirectory:
             with path.open("rb") as lines:
                 for line in lines:
                     try:
-                        record = record_from_json(json.loads(line))
+                        record = record_from_json(parse_json(line))
                     except (LookupError, TypeError, ValueError):
                         damaged += 1
                         continue
@@ -134,7 +134,7 @@ class StateDirectory:
         if self.path is None:
             return None
         try:
-            found = json.loads(self._file(name).read_bytes())
+            found = parse_json(self._file(name).read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

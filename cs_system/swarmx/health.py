@@ -17,8 +17,10 @@ from collections import deque
 from dataclasses import asdict, dataclass
 
 from cs_system.engine.base import Utilization
+from cs_system.errors import GroupError
 from cs_system.memoryx.protocol import UNRESPONSIVE_S
 from cs_toolkit.liveness import SilenceTimer
+from cs_toolkit.wire import FrameError, decode_object
 
 log = logging.getLogger("cs_system.server")
 
@@ -109,8 +111,17 @@ class WorkReport:
 
     @classmethod
     def from_json(cls, text: bytes) -> WorkReport:
-        """Decode a report."""
-        return cls(**json.loads(text))
+        """Decode a report.
+
+        Raises:
+            GroupError: the text is not a report.
+        """
+        try:
+            values = decode_object(text)
+            computing_s, receiving_s = float(values["computing_s"]), float(values["receiving_s"])
+            return cls(computing_s, receiving_s, str(values["late"]))
+        except (FrameError, ValueError, TypeError, KeyError, OverflowError) as error:
+            raise GroupError(f"the report of a wafer is malformed: {error!r}") from None
 
 
 class StragglerMonitor:

@@ -20,7 +20,7 @@ from cs_system.errors import BadOptionError, GroupError, PortInUseError
 from cs_system.security import check_system_peer, client_credentials, internal_credentials
 from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader, run_token
-from cs_toolkit.files import replace_file
+from cs_toolkit.files import parse_json, replace_file
 from cs_toolkit.log_limits import LineLimiter
 from cs_toolkit.tls import CERTS_VARIABLE, Credentials, CredentialsError
 from cs_toolkit.tls_connection import TlsError, accept, connect
@@ -97,12 +97,12 @@ class GroupFile:
             OSError: the file cannot be read; the leader may not have written it yet.
             GroupError: it has another content.
         """
-        text = file.read_text()
+        text = file.read_bytes()
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             host, port, token = str(fields["host"]), int(fields["port"]), str(fields["token"])
             return cls(host, port, token, fields["encrypted"] is True)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise GroupError(f"{file}: this is not the file of a group of CS systems") from error
 
 

@@ -24,6 +24,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
+from google.protobuf.message import DecodeError
+
 from cs_system.errors import GroupError
 from cs_system.memoryx.config import MemoryxAddress
 from cs_system.messages import step_from_wire, step_to_wire
@@ -37,6 +39,7 @@ from cs_toolkit.wire import (
     FrameError,
     LineChannel,
     PeerGoneError,
+    decode_object,
     derive_key,
     is_proof,
     new_nonce,
@@ -188,11 +191,19 @@ class WaferAssignment:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> tuple[WaferAssignment, CompiledStep]:
-        """Decode an assignment and its step."""
+        """Decode an assignment and its step.
+
+        Raises:
+            GroupError: the bytes are something else.
+        """
         end = 4 + int.from_bytes(data[:4], "little")
-        fields = json.loads(data[4:end])
-        order = cls(**{**fields, "memoryx": tuple(MemoryxAddress(*each) for each in fields["memoryx"])})
-        return order, step_from_wire(pb.ArtifactOffer.FromString(data[end:]))
+        try:
+            fields = decode_object(data[4:end])
+            addresses = tuple(MemoryxAddress(*each) for each in fields["memoryx"])
+            assignment = cls(**{**fields, "memoryx": addresses})
+            return assignment, step_from_wire(pb.ArtifactOffer.FromString(data[end:]))
+        except (FrameError, DecodeError, TypeError, KeyError) as error:
+            raise GroupError(f"the assignment of a wafer is malformed: {error!r}") from None
 
 
 def split_inputs(step: CompiledStep) -> tuple[bool, ...]:

@@ -35,6 +35,7 @@ from cgc.manifest import (
     executable_file,
 )
 from cgc.publishing import NAME_PREFIX, DirectoryLock, directory_lock, publish_directory
+from cs_toolkit.files import parse_json
 from cs_toolkit.step import CompiledStep, Executable, StepInterface
 
 _SOURCE_SUFFIXES = (".py", ".mlir", ".j2", ".js")
@@ -173,7 +174,7 @@ def find_older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> tuple[P
     """
     for manifest in sorted(compile_dir.glob(f"{NAME_PREFIX}*/{MANIFEST}")):
         with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
-            fields = json.loads(manifest.read_bytes())
+            fields = parse_json(manifest.read_bytes())
             made_by = Toolchain(fields["tool_version"], fields["versions"]["jax"], fields["format_version"])
             if manifest.parent.name == f"{NAME_PREFIX}{key_of(made_by)}":
                 return manifest.parent, made_by
@@ -263,7 +264,7 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
     """
     where = path / MANIFEST
     try:
-        fields = json.loads(data)
+        fields = parse_json(data)
     except ValueError as error:
         raise CorruptArtifactError(f"{where}: not JSON ({error})") from error
     version = fields.get("format_version") if isinstance(fields, dict) else None

@@ -18,7 +18,7 @@ from cs_runtime.input_source import Sharding
 from cs_runtime.options import RunSettings
 from cs_stream.order import InputPosition, even_cursors, pack_schedule, unpack_schedule
 from cs_toolkit.execution_options import AUTO
-from cs_toolkit.files import replace_file
+from cs_toolkit.files import parse_json, replace_file
 
 log = logging.getLogger("cs_runtime")
 
@@ -80,7 +80,7 @@ def read_record(model_dir: Path, step: int) -> InputRecord | None:
 def _parse(line: str, step: int) -> InputRecord | None:
     """Return the record of a line; None for another step, or for a line that is damaged or incomplete."""
     try:
-        found: Any = json.loads(line)
+        found: Any = parse_json(line)
         if found["step"] != step:
             return None
         names = InputRecord.__dataclass_fields__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import sys
@@ -15,6 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 from cs_runtime import files
+from cs_toolkit.files import read_json
 from csrun.tasks.place import EXIT_REQUEUE
 from csrun.tasks.roles import TaskInfo
 
@@ -90,7 +90,7 @@ def checkpoint_of_job(model_dir: Path, task: TaskInfo) -> Path | None:
 def _read(path: Path, job_id: str) -> dict[str, Any]:
     """Return the record of a job; empty if the file is missing, damaged or of another job."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(path)
         return record if record["job"] == job_id else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

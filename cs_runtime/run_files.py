@@ -20,6 +20,7 @@ from cs_runtime.files import write_json, write_text
 from cs_runtime.options import RunSettings
 from cs_runtime.progress import Timeline
 from cs_toolkit import __version__
+from cs_toolkit.files import read_json
 from cs_toolkit.step import TensorSpec, device_bytes
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def write_run_files(
 def _read(path: Path) -> Mapping[str, Any]:
     """Return the contents of a JSON file; empty if it is missing or corrupt."""
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        found: Any = read_json(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, Mapping) else {}

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cs_runtime.errors import ModelDirError, ModelDirInUseError
+from cs_toolkit.files import parse_json
 from csrun.tasks.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
@@ -111,7 +112,7 @@ def _write_holder(descriptor: int) -> None:
 
 def _read_holder(descriptor: int) -> str:
     try:
-        holder = json.loads(os.pread(descriptor, 4096, 0))
+        holder = parse_json(os.pread(descriptor, 4096, 0))
         return f"job {holder['job']}, process {holder['pid']} on {holder['host']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return f"a process that has locked {FILE_NAME}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cgc.manifest import REPORT_JSON
+from cs_toolkit.files import read_json
 from input_analyzer.analysis import Bottleneck, Layout, Measurement, Prediction, Recommendation, Target
 from input_analyzer.rate_model import RateModel
 from input_rules.formatting import format_number
@@ -192,7 +192,7 @@ def read_report_target(folders: Iterable[Path]) -> Target | None:
     found = [path for folder in folders for path in folder.glob(f"cs_*/{REPORT_JSON}")]
     for path in sorted(found, key=modification_time, reverse=True):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            report = json.loads(path.read_text(encoding="utf-8"))
+            report = read_json(path)
             rate = float(report["overall"]["samples_per_s"])
             if rate > 0:
                 return Target(rate, f"estimated for the wafer in {relative_path(path)}")

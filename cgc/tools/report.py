@@ -15,6 +15,7 @@ from cgc.errors import CompileError, ReportError
 from cgc.manifest import PROVENANCE, REPORT_JSON
 from cgc.report.pipeline import DEFAULT_SAMPLES, make_trace
 from cgc.report.text import table
+from cs_toolkit.files import read_json
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -117,11 +118,11 @@ def load_report(given: Path) -> Loaded:
     """
     path = _report_file(given)
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report = read_json(path)
         if not isinstance(report, dict) or "overall" not in report:
             raise ReportError(f"{path} is no compile report; name the {REPORT_JSON} of an artifact")
         made = path.with_name(PROVENANCE)
-        provenance = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
+        provenance = read_json(made) if made.exists() else {}
     except (OSError, ValueError) as error:
         raise ReportError(f"cannot read {path}: {error}; compile the program again") from error
     return Loaded(path, report, provenance)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit.errors import UsageError
+from cs_toolkit.files import read_json
 from csrun.site import Site
 
 # Format of the files of an input analysis. Incompatible changes raise it, additional members do not.
@@ -131,7 +132,7 @@ def read_recommendation(path: Path) -> Recommendation:
             whole numbers of at least 1.
     """
     try:
-        analysis: Any = json.loads(path.read_text(encoding="utf-8"))
+        analysis: Any = read_json(path)
     except OSError as error:
         raise UsageError(
             f"--recommendation: cannot read {path}: {error.strerror}; expected the file that "

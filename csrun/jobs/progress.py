@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from cs_toolkit.files import replace_file
+from cs_toolkit.files import read_json, replace_file
 from cs_toolkit.step import INPUT_BOUND_SHARE
 
 FILE_NAME = "progress.json"
@@ -128,7 +128,7 @@ def read_progress(log_dir: Path) -> TrainingProgress | None:
     """Read the file of a job; None if it does not exist or lacks a field."""
     # Another version of the toolkit may have written it, with other fields.
     try:
-        content: Any = json.loads((log_dir / FILE_NAME).read_text(encoding="utf-8"))
+        content: Any = read_json(log_dir / FILE_NAME)
     except (OSError, ValueError):
         return None
     if not isinstance(content, Mapping):

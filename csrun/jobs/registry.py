@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit.errors import UsageError
-from cs_toolkit.files import replace_file
+from cs_toolkit.files import read_json, replace_file
 
 KEPT_DAYS = 60  # entries of older jobs are removed when a new one is written
 
@@ -113,7 +113,7 @@ def find_job(text: str, environment: Mapping[str, str]) -> KnownJob:
 def read_record(job: KnownJob) -> dict[str, Any] | None:
     """Read job.json in the log directory of a job; None before its start, or if it is unreadable."""
     try:
-        record = json.loads((Path(job.log_dir) / "job.json").read_text(encoding="utf-8"))
+        record = read_json(Path(job.log_dir) / "job.json")
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
@@ -139,7 +139,7 @@ def _from_directory(path: Path) -> KnownJob:
 
 def _read(path: Path) -> KnownJob | None:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         return KnownJob(
             job_id=str(values["job_id"]),
             log_dir=str(values["log_dir"]),
@@ -148,5 +148,5 @@ def _read(path: Path) -> KnownJob | None:
             scheduler_job_id=str(values.get("scheduler_job_id", "")),
             created_s=float(values["created_s"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

@@ -6,7 +6,6 @@ times of the trace are those of the system's monotonic clock.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit.files import read_json
 from cs_toolkit.trace_events import Slice, make_slices, name_process, name_track
 
 SPANS_DIR = "spans"
@@ -24,6 +24,9 @@ DRIFT = 1e-4
 
 # Processes of the same kind are next to each other, in this order.
 _KINDS = ("chief", SYSTEM, "wafer", "MemoryX", "worker")
+
+# Of a time in seconds, thousands of years after any clock's: nanoseconds of it are exact enough for a trace.
+_MAX_S = 1e12
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,28 @@ def read_documents(log_dir: Path) -> list[dict[str, Any]]:
     documents = []
     for path in sorted((log_dir / SPANS_DIR).glob("*.json")):
         with suppress(OSError, ValueError):
-            document = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(document, dict) and isinstance(document.get("spans"), list):
+            document = read_json(path)
+            if _is_document(document):
                 documents.append(document)
     return documents
+
+
+def _is_document(found: Any) -> bool:
+    """Return True if a JSON value has the form of `cs_toolkit.spans.span_document`."""
+    with suppress(LookupError, TypeError, ValueError):
+        numbers = [found["wall_offset_s"], *(span[at] for span in found["spans"] for at in (2, 3))]
+        numbers += [sample[key] for sample in found["samples"] for key in ("at_s", "offset_s", "error_s")]
+        texts = [found[key] for key in ("process", "host", "clock")]
+        texts += [text for track, name, _, _, _ in found["spans"] for text in (track, name)]
+        details = [detail for *_, detail in found["spans"] if detail is not None]
+        return (
+            all(isinstance(text, str) for text in texts)
+            and all(type(number) in (int, float) and abs(number) < _MAX_S for number in numbers)
+            and all(isinstance(label, str) for label, _ in details)
+            and isinstance(found["pid"], int)
+            and isinstance(found["truncated"], bool)
+        )
+    return False
 
 
 def align(document: Mapping[str, Any], system: Mapping[str, Any]) -> Alignment:

@@ -145,7 +145,7 @@ def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
         cluster = config["cluster"]
         kind, index = config["task"]["type"], int(config["task"]["index"])
         chiefs, workers = list(cluster.get("chief", [])), list(cluster.get("worker", []))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RoleError(
             f"TF_CONFIG is {reprlib.repr(env['TF_CONFIG'])}; expected "
             f'{{"cluster": {{"chief": [..], "worker": [..]}}, "task": {{"type": .., "index": ..}}}}: '

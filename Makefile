@@ -1,6 +1,6 @@
 # Every target sets up what it needs: `make demo` and `make test` work on a fresh checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test guides soak bench zoo demo proto clean
+.PHONY: help setup lint test guides fuzz soak bench zoo demo proto clean
 
 VENV_PYTHON := .venv/bin/python
 
@@ -27,6 +27,10 @@ test: .venv/.complete ## the tests
 
 guides: .venv/.complete ## the commands of all documents, executed as they stand there
 	$(VENV_PYTHON) -m pytest -m guides --numprocesses=2 -o faulthandler_timeout=660 tests/guides
+
+fuzz: .venv/.complete ## parsers of network and files, with random input for SECONDS each (60); TARGETS="stream.*"
+	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .[fuzz]
+	$(VENV_PYTHON) -m tests.fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
 soak: .venv/.complete ## the long fault and load tests, and many more examples of properties
 	$(VENV_PYTHON) -m pytest -m soak

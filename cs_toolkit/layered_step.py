@@ -325,6 +325,11 @@ def _check_values(schedule: Schedule) -> None:
     unknown = used - schedule.values.keys()
     if unknown:
         raise ValueError(f"value {min(unknown)} has no type")
+    if not state.issuperset(schedule.replacements):
+        raise ValueError(f"value {min(schedule.replacements.keys() - state)} is replaced, and is no state")
+    made = [number for layer in schedule.layers for number in _update_results(layer)]
+    if len(made) != len(set(made)):
+        raise ValueError("two layers compute the same new value of state")
     from_wafer = {value for call in schedule.wafer_calls() for value in call.results}
     for sweep in schedule.sweeps():
         for numbers in sweep.taken:

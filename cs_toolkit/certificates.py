@@ -37,6 +37,7 @@ _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,
 # Every system may be reached through the loopback of its machine.
 _UNREADABLE = (
     ValueError,
+    TypeError,
     UnsupportedAlgorithm,
     x509.DuplicateExtension,
     x509.InvalidVersion,
@@ -102,7 +103,7 @@ def check_issuer(certificate: Path, authority: Path) -> str:
     issued, issuer = _load_certificate(certificate), _load_certificate(authority)
     try:
         issued.verify_directly_issued_by(issuer)
-    except (InvalidSignature, TypeError, *_UNREADABLE):
+    except (InvalidSignature, *_UNREADABLE):
         return f"it was not issued by the authority in {authority}"
     return ""
 

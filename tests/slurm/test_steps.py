@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,7 +175,17 @@ def test_a_peer_without_a_token_gets_nothing(cluster: Any, start: Any, tmp_path:
     job.wait_for("ready 0")
     ((_, port),) = listening_sockets(job.process.pid)
     with socket.create_connection(("127.0.0.1", port), 5) as stranger:
-        stranger.settimeout(10)
+        stranger.settimeout(30)
+        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"challenge" not in stranger.recv(4096)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        context.wrap_socket(plain) as stranger,
+    ):
+        stranger.settimeout(30)
         assert b"challenge" in stranger.recv(4096)
         stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert stranger.recv(4096) == b""

@@ -243,7 +243,9 @@ class FreeSystem(cs_system_pb2_grpc.CsSystemServicer):
     """Says that it is free, and nothing else."""
 
     def Info(self, request: Any, context: Any) -> Any:  # noqa: N802 - a name of the control plane
-        return cs_system_pb2.SystemInfo(name="free", protocol=PROTOCOL_VERSION, state="idle")
+        return cs_system_pb2.SystemInfo(
+            name="free", protocol=PROTOCOL_VERSION, state="idle", fabric_json="{}"
+        )
 
 
 def test_a_system_that_goes_away_ends_the_job(start: Any) -> None:

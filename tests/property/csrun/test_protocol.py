@@ -47,6 +47,7 @@ messages = st.one_of(
         st.booleans(),
         text,
         st.floats(0, 1e6),
+        st.floats(0, 1e6),
         text,
     ),
     st.builds(Started, number),

@@ -78,7 +78,8 @@ def test_logs_hold_the_bytes_and_the_terminal_prefixed_lines(run: Run, tmp_path:
 
 
 def test_the_record_of_the_job(run: Run, tmp_path: Path) -> None:
-    run("csrun_wse", "--tasks-per-node=2", "--log-dir=logs", "sh", "-c", "exit $((CSRUN_RANK * 5))")
+    flags = ("--tasks-per-node=2", "--log-dir=logs", "--max-restarts=0")
+    run("csrun_wse", *flags, "sh", "-c", "exit $((CSRUN_RANK * 5))")
     record = json.loads((tmp_path / "logs" / "job.json").read_text())
     assert record["exit_code"] == 5
     assert record["command"] == ["sh", "-c", "exit $((CSRUN_RANK * 5))"]

@@ -75,7 +75,7 @@ def test_the_first_failure_is_the_exit_code_and_ends_the_others(cluster: Site) -
 
 
 def test_a_killed_task_ends_the_job(cluster: Site) -> None:
-    job = cluster.start(*SIX, "sh", "-c", HOLD)
+    job = cluster.start(*SIX, "--max-restarts=0", "sh", "-c", HOLD)
     job.wait_for("worker 4 | held on node3")
     until(lambda: cluster.record()["tasks"][5]["pid"])
     os.kill(cluster.record()["tasks"][5]["pid"], signal.SIGKILL)
@@ -188,7 +188,7 @@ def test_a_lost_node_is_noticed(own_instance: Site) -> None:
             os.kill(pid, signal.SIGSTOP)
     try:
         job.wait_for("on node3 is lost: no heartbeat for")
-        assert time.monotonic() - start_s < 12
+        assert time.monotonic() - start_s < 75  # silence of 60 s is a lost node
         assert job.wait() == 1
     finally:
         for pid in victims:

@@ -25,8 +25,8 @@ from cs_stream.batches import Array, byte_view
 from cs_stream.errors import EndOfInput
 from cs_stream.receiver import Receiver, RunSpec
 from cs_stream.sender import Sender, WorkerIdentity
-from cs_toolkit.certificates import Authority, create_authority
-from cs_toolkit.tls import Credentials, Identity
+from cs_toolkit.security.certificates import Authority, create_authority
+from cs_toolkit.security.tls import Credentials, Identity
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from cs_stream.errors import ProtocolError
-from cs_toolkit.sealing import TAG_BYTES, FrameKey
-from cs_toolkit.wire import Buffer, HeaderFormat, derive_key
+from cs_toolkit.security.proofs import derive_key
+from cs_toolkit.security.sealing import TAG_BYTES, FrameKey
+from cs_toolkit.wire import Buffer, HeaderFormat
 
 MAGIC = b"CSBS"
 VERSION = 2

@@ -37,7 +37,8 @@ from cs_stream.frames import (
     Header,
 )
 from cs_stream.messages import Challenge, ErrorCode, Failure, Hello, Welcome
-from cs_toolkit.wire import Buffer, ForeignBytesError, FrameError, new_nonce
+from cs_toolkit.security.proofs import new_nonce
+from cs_toolkit.wire import Buffer, ForeignBytesError, FrameError
 
 
 class ServerState(Enum):

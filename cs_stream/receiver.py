@@ -34,9 +34,9 @@ from cs_stream.protocol import BatchReceived, BatchSkipped, ErrorReceived, Input
 from cs_stream.ring import BatchRing, ReadySpan, RunEnd
 from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
 from cs_toolkit.log_limits import LineLimiter
+from cs_toolkit.security.tls import Credentials
+from cs_toolkit.security.tls_connection import accept
 from cs_toolkit.spans import SpanRing
-from cs_toolkit.tls import Credentials
-from cs_toolkit.tls_connection import accept
 from cs_toolkit.wire import FrameError, PeerGoneError, PeerSilentError, listen, name_of
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Proofs of a job's secret on calls of the control plane, and keyed digests of the tensors in them.
 
-The secret is never sent in clear: the chief seals it to the system's process (`cs_toolkit.sealing.seal`).
+The secret is never sent in clear: the chief seals it to the system's process (`security.sealing`).
 From then on, the metadata of every call of the chief or a worker contain a nonce of the client, a number that
 counts the calls with this nonce, and an HMAC. It covers both, the nonce of the system's process, the name of
 the call, the reservation, and the request unless that is a stream. The system accepts each pair of nonce and
@@ -19,8 +19,9 @@ from google.protobuf.message import Message
 
 from cs_system.errors import CallRefusedError, TensorDamagedError
 from cs_system.proto import cs_system_pb2 as pb
-from cs_toolkit.sealing import FrameKey
-from cs_toolkit.wire import derive_key, encode_json, is_proof, new_nonce, prove
+from cs_toolkit.security.proofs import derive_key, is_proof, new_nonce, prove
+from cs_toolkit.security.sealing import FrameKey
+from cs_toolkit.wire import encode_json
 
 # Number of client nonces that are remembered of a job. Each run of each worker uses one.
 _MAX_NONCES = 1 << 16

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import click
 
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.tls import CA_FILE, CERTIFICATE_FILE, CERTS_VARIABLE, Identity, Role
+from cs_toolkit.security.tls import CA_FILE, CERTIFICATE_FILE, CERTS_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
-    from cs_toolkit.certificates import Certificate
+    from cs_toolkit.security.certificates import Certificate
 
 P = ParamSpec("P")
 
@@ -65,7 +65,7 @@ def init(directory: Path, name: str, days: int, force: bool) -> None:
     Example:
       cs_system certs init ca --name=lab
     """
-    from cs_toolkit.certificates import create_authority
+    from cs_toolkit.security.certificates import create_authority
 
     created = create_authority(directory, name, days, force)
     click.echo(f"authority of {name} until {created.not_after:%Y-%m-%d}: {directory / CA_FILE}")
@@ -105,7 +105,7 @@ def issue(
       cs_system certs issue ca --user=alice
       cs_system certs issue ca --user=root --admin --days=90
     """
-    from cs_toolkit.certificates import Authority
+    from cs_toolkit.security.certificates import Authority
 
     if (system is None) == (user is None):
         raise click.UsageError("expected either --system=HOST[,HOST...] or --user=NAME")
@@ -134,7 +134,7 @@ def show(directory: Path | None, as_json: bool) -> None:
     Example:
       cs_system certs show ~/alice
     """
-    from cs_toolkit.certificates import check_issuer, read_certificate
+    from cs_toolkit.security.certificates import check_issuer, read_certificate
 
     named = os.environ.get(CERTS_VARIABLE, "")
     if directory is None and not named:

@@ -17,7 +17,8 @@ from urllib.parse import unquote
 
 from cs_system.address import is_loopback
 from cs_system.errors import BadOptionError, NotAllowedError
-from cs_toolkit.tls import CERTS_VARIABLE, Credentials, CredentialsError, find_credentials
+from cs_toolkit.security.tls import CERTS_VARIABLE, Credentials, CredentialsError, find_credentials
+from cs_toolkit.security.tls_connection import TlsConnection
 from cs_toolkit.wire import Connection, PeerGoneError
 
 log = logging.getLogger("cs_system.server")
@@ -68,7 +69,7 @@ def server_credentials(
             return None
         raise BadOptionError(f"{option}={host}: other machines reach this address; {_HOW}")
     # Only here: a system without certificates needs no X.509.
-    from cs_toolkit.certificates import EXPIRY_NOTICE_DAYS, CertificateError, read_certificate
+    from cs_toolkit.security.certificates import EXPIRY_NOTICE_DAYS, CertificateError, read_certificate
 
     try:
         certificate = read_certificate(credentials.certificate)
@@ -166,14 +167,13 @@ def internal_credentials(host: str) -> Credentials | None:
 
 
 def check_system_peer(connection: Connection) -> None:
-    """Check that the peer is a CS system or a part of one; every peer is without TLS.
+    """Check that the peer is a CS system or a part of one; without TLS every peer is accepted.
 
     Raises:
         PeerGoneError: its certificate is that of a user.
     """
-    peer = connection.peer
-    if peer is not None and peer.role != "system":
-        raise PeerGoneError(f"its certificate is that of {peer}, expected that of a CS system")
+    if isinstance(connection, TlsConnection) and connection.peer.role != "system":
+        raise PeerGoneError(f"its certificate is that of {connection.peer}, expected that of a CS system")
 
 
 # -- callers of the control plane -------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Caller:
             properties: Properties of the connection's security.
         """
         for data in properties.get("x509_pem_cert", ()):
-            from cs_toolkit.certificates import parse_certificate
+            from cs_toolkit.security.certificates import parse_certificate
 
             identity = parse_certificate(data).identity
             # A system is an administrator of itself, and of no other one: it is a user there.

@@ -1,4 +1,4 @@
-"""Framed protocols over sockets: connections with time limits, frames of limited size, proofs of a secret.
+"""Framed protocols over sockets: connections with time limits, and frames of limited size.
 
 All protocols of the toolkit are built from these parts: those of data plane, MemoryX and wafers have binary
 headers; a group of CS systems and the input analyzer exchange JSON objects, one a line; the agents of a job
@@ -7,9 +7,7 @@ send a JSON head with a payload. Only the standard library is imported, because 
 
 from __future__ import annotations
 
-import hmac
 import json
-import secrets
 import socket
 import struct
 import threading
@@ -17,12 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from cs_toolkit.errors import ToolkitError
-
-if TYPE_CHECKING:
-    from cs_toolkit.tls import Identity
 
 # Linux takes at most 1024 buffers in one call (IOV_MAX).
 _MAX_BUFFERS = 512
@@ -104,12 +99,7 @@ class Connection:
             return False
 
     def handshake(self, limit_s: float) -> None:
-        """Do nothing: only a connection with TLS has a handshake (`cs_toolkit.tls_connection`)."""
-
-    @property
-    def peer(self) -> Identity | None:
-        """The identity that the peer has proved; None without TLS."""
-        return None
+        """Do nothing: only a connection with TLS has a handshake (`cs_toolkit.security.tls_connection`)."""
 
     def detach(self) -> socket.socket:
         """Return the socket, which this object no longer owns; it must not be used any more."""
@@ -599,49 +589,3 @@ class HeadedFrames:
             payload = bytes(self._rest[start + head_bytes : end])
             del self._rest[:end]
             yield head, payload
-
-
-# -- proofs ----------------------------------------------------------------------------------------------
-
-
-def new_nonce() -> str:
-    """Return a random text, to be used for one connection only."""
-    return secrets.token_hex(16)
-
-
-def prove(secret: str, side: str, *covered: str) -> str:
-    """Return a proof that this side knows a secret, which is never sent itself.
-
-    Args:
-        secret: The common secret.
-        side: Name of the side that proves, so that a peer cannot reflect a proof of the other side.
-        covered: The data that the proof covers: the nonces of both sides, so that it cannot be replayed, and
-            the content of messages that must not be changed.
-
-    Returns:
-        An HMAC-SHA256 in hexadecimal.
-    """
-    # As JSON, so that no other texts lead to the same bytes.
-    content = encode_json([side, *covered])
-    return hmac.digest(secret.encode("utf-8", "surrogateescape"), content, "sha256").hex()
-
-
-def derive_key(secret: str, use: str, *covered: str) -> bytes:
-    """Derive a key of 32 bytes from a secret.
-
-    Args:
-        secret: The common secret.
-        use: Name of the protocol, so that no key serves two of them.
-        covered: The nonces of both sides, so that each connection has its own key, and the content of
-            messages that must not be changed.
-    """
-    content = encode_json(["key", use, *covered])
-    return hmac.digest(secret.encode("utf-8", "surrogateescape"), content, "sha256")
-
-
-def is_proof(given: object, expected: str) -> bool:
-    """Return True if a peer has sent the expected proof, or secret; takes the same time if it has not."""
-    # surrogatepass: JSON may contain lone surrogates, and a foreign peer's text must not raise here.
-    return isinstance(given, str) and hmac.compare_digest(
-        given.encode("utf-8", "surrogatepass"), expected.encode("utf-8", "surrogatepass")
-    )

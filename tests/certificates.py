@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cs_toolkit.certificates import Authority, create_authority
-from cs_toolkit.tls import Credentials, Identity, Role
+from cs_toolkit.security.certificates import Authority, create_authority
+from cs_toolkit.security.tls import Credentials, Identity, Role
 
 
 class SiteCertificates:

@@ -28,7 +28,7 @@ from cs_stream.order import InputOrder
 from cs_stream.receiver import Receiver, RunSpec
 from cs_stream.ring import BatchRing
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
-from cs_toolkit.wire import new_nonce
+from cs_toolkit.security.proofs import new_nonce
 
 _PRIME = 251
 

@@ -42,10 +42,10 @@ from cs_system.status import Admission, SystemInfo, admission_from_wire, read_in
 from cs_system.transport import client_metadata
 from cs_system.usage import GroupBy, UsageSum
 from cs_toolkit.liveness import peer_timeout_s
-from cs_toolkit.sealing import seal
+from cs_toolkit.security.proofs import is_proof
+from cs_toolkit.security.sealing import seal
+from cs_toolkit.security.tls import Credentials
 from cs_toolkit.spans import ClockSample
-from cs_toolkit.tls import Credentials
-from cs_toolkit.wire import is_proof
 
 __all__ = [
     "Reservation",

@@ -39,8 +39,8 @@ from cs_system.transport import (
 )
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.security.tls import CredentialsError
 from cs_toolkit.spans import ClockSample, estimate_offset
-from cs_toolkit.tls import CredentialsError
 
 log = logging.getLogger("cs_system.client")
 

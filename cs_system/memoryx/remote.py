@@ -49,7 +49,7 @@ from cs_system.memoryx.store import (
 )
 from cs_system.processes import ChildProcess
 from cs_toolkit.layered_step import Shard
-from cs_toolkit.sealing import FrameKey
+from cs_toolkit.security.sealing import FrameKey
 from cs_toolkit.step import StepInterface
 from cs_toolkit.wire import Connection
 

@@ -57,7 +57,7 @@ from cs_system.part_spans import part_spans
 from cs_system.processes import prepare_child_processes
 from cs_toolkit.layered_step import Schedule, Shard, Traffic, shards
 from cs_toolkit.liveness import peer_timeout_s
-from cs_toolkit.tls import Credentials
+from cs_toolkit.security.tls import Credentials
 from cs_toolkit.wire import PeerGoneError, listen, name_of
 
 log = logging.getLogger("cs_system.memoryx")

@@ -26,7 +26,7 @@ from cs_system.errors import PortInUseError
 from cs_system.monitoring.board import Board
 from cs_system.monitoring.metrics import make_registry
 from cs_system.monitoring.page import FOLDER, Page
-from cs_toolkit.tls import Credentials
+from cs_toolkit.security.tls import Credentials
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

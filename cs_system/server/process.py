@@ -40,7 +40,7 @@ from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
 from cs_system.transport import server_options
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.files import replace_file
-from cs_toolkit.tls import Credentials
+from cs_toolkit.security.tls import Credentials
 
 log = logging.getLogger("cs_system.server")
 
@@ -244,7 +244,7 @@ def _certificate_end(credentials: Credentials) -> float | None:
 
 @lru_cache(maxsize=1)
 def _read_certificate_end(path: Path, versions: object) -> float | None:
-    from cs_toolkit.certificates import CertificateError, read_certificate
+    from cs_toolkit.security.certificates import CertificateError, read_certificate
 
     try:
         return read_certificate(path).not_after.timestamp()

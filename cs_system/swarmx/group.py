@@ -44,10 +44,10 @@ from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.log_limits import LineLimiter
-from cs_toolkit.sealing import encrypt
+from cs_toolkit.security.sealing import encrypt
+from cs_toolkit.security.tls import Credentials
+from cs_toolkit.security.tls_connection import accept
 from cs_toolkit.step import CompiledStep
-from cs_toolkit.tls import Credentials
-from cs_toolkit.tls_connection import accept
 from cs_toolkit.wire import FrameError, listen, name_of, shut_down
 
 log = logging.getLogger("cs_system.server")

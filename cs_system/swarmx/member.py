@@ -39,9 +39,9 @@ from cs_system.swarmx.health import WorkReport
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
 from cs_toolkit.liveness import peer_timeout_s
-from cs_toolkit.sealing import decrypt
-from cs_toolkit.tls import Credentials
-from cs_toolkit.tls_connection import connect
+from cs_toolkit.security.sealing import decrypt
+from cs_toolkit.security.tls import Credentials
+from cs_toolkit.security.tls_connection import connect
 
 _MAX_EXECUTABLE_BYTES = 2 << 30
 # How long the CS system may take to answer; it accepts its wafers one at a time.

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cs_toolkit.liveness import SilenceTimer
-from cs_toolkit.wire import is_proof, new_nonce
+from cs_toolkit.security.proofs import is_proof, new_nonce
 from csrun.agent.connection import Connection
 from csrun.agent.log import write_record
 from csrun.agent.plan import AgentPlan

@@ -103,7 +103,7 @@ def run_agents(
 
 def _make_context(plan: AgentPlan) -> tuple[ssl.SSLContext, str]:
     """Make a certificate for this job only: the agents know its digest from the scheduler, like the token."""
-    from cs_toolkit.certificates import create_pinned_context  # only jobs on nodes need cryptography
+    from cs_toolkit.security.certificates import create_pinned_context  # only jobs on nodes need cryptography
 
     return create_pinned_context(plan.job_id)
 

@@ -21,7 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from cs_toolkit.wire import FrameError, HeadedFrames, decode_object, encode_json, prove
+from cs_toolkit.security.proofs import prove
+from cs_toolkit.wire import FrameError, HeadedFrames, decode_object, encode_json
 from csrun.errors import CsrunError
 
 # A Start has command and environment: at most about 2 MiB in the kernel, and up to 6 times that as JSON.

@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.tls import digest, pinned_context
-from cs_toolkit.wire import is_proof, new_nonce
+from cs_toolkit.security.proofs import is_proof, new_nonce
+from cs_toolkit.security.tls import digest, pinned_context
 from csrun.agent.connection import Connection
 from csrun.agent.log import LogWriter
 from csrun.agent.protocol import (

@@ -168,8 +168,8 @@ def certificate_findings(directory: str) -> Iterator[Finding]:
     """Check the user's certificate, if the site has any: it must be readable, and not end soon."""
     if not directory:
         return
-    from cs_toolkit.certificates import EXPIRY_NOTICE_DAYS, check_issuer, read_certificate
-    from cs_toolkit.tls import Credentials
+    from cs_toolkit.security.certificates import EXPIRY_NOTICE_DAYS, check_issuer, read_certificate
+    from cs_toolkit.security.tls import Credentials
 
     try:
         credentials = Credentials(Path(directory))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from cs_toolkit.tls_connection import TlsConnection
-from cs_toolkit.wire import FrameError, LineChannel, is_proof
+from cs_toolkit.security.proofs import is_proof
+from cs_toolkit.security.tls_connection import TlsConnection
+from cs_toolkit.wire import FrameError, LineChannel
 from csrun.doctor import Finding
 from csrun.doctor.probe import SECRET_VARIABLE
 from csrun.schedulers.hostlist import compress_hostlist
@@ -97,7 +98,7 @@ def probe_nodes(access: NodeAccess, toolkit: Toolkit, cwd: Path, needed: Sequenc
     try:
         with _listen(access.ports) as listener:
             # Only here: cryptography takes longer to load than everything else of csrun.
-            from cs_toolkit.certificates import create_pinned_context
+            from cs_toolkit.security.certificates import create_pinned_context
 
             context, certificate = create_pinned_context("csrun doctor")
             script = Path(__file__).with_name("probe.py")

@@ -34,7 +34,7 @@ FOREIGN_VARIABLES = (
 # Further variables that name files of the host, which a program in a container does not see.
 CONTAINER_VARIABLES = ("LD_PRELOAD", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")
 
-# Names the directory of the user's certificate (`cs_toolkit.tls` has the same name, and imports ssl).
+# Names the directory of the user's certificate (as in `cs_toolkit.security.tls`, which imports ssl).
 CERTS_VARIABLE = "CS_CERTS"
 
 # Names the CS system for programs whose command line does not.

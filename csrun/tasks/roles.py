@@ -18,8 +18,8 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
-from cs_toolkit.secret_file import SecretFileError, read_secret, user_secret_file
-from cs_toolkit.wire import prove
+from cs_toolkit.security.proofs import prove
+from cs_toolkit.security.secret_file import SecretFileError, read_secret, user_secret_file
 from csrun.errors import RoleError
 from csrun.schedulers.registry import node_name, task_place
 from csrun.tasks.place import Role, read_rank, read_text, role_of_rank, tf_config

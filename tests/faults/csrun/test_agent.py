@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cs_toolkit.certificates import create_pinned_context
+from cs_toolkit.security.certificates import create_pinned_context
 from csrun.agent.connection import Connection
 from csrun.agent.plan import agent_command
 from csrun.agent.protocol import (

@@ -33,7 +33,7 @@ from cs_system.server.artifacts import ExecutableStore, Offer
 from cs_system.server.engines import check_step
 from cs_system.server.run import step_traffic
 from cs_system.status import read_info, render, render_table
-from cs_toolkit.sealing import SealError, SealingKey, seal
+from cs_toolkit.security.sealing import SealError, SealingKey, seal
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 from tests.fuzz.target import Target
 from tests.fuzz.targets.schedules import FLOORPLAN, SCHEDULES

@@ -15,7 +15,7 @@ from cs_system.part_spans import MappedSpans, read_spans
 from cs_system.server.state_directory import StateDirectory
 from cs_system.swarmx.membership import GroupFile
 from cs_system.usage import UsageRecord, sum_usage
-from cs_toolkit.secret_file import SecretFileError, read_secret
+from cs_toolkit.security.secret_file import SecretFileError, read_secret
 from cs_toolkit.spans import ClockSample, SpanRing, span_document
 from csrun.jobs import progress, registry, timeline
 from tests.fuzz.target import Target, temporary_file

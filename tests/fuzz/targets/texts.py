@@ -6,10 +6,15 @@ import ssl
 from contextlib import suppress
 from functools import cache
 
-from cs_toolkit.certificates import CertificateError, check_issuer, create_authority, read_certificate
 from cs_toolkit.errors import UsageError
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.loader import ConfigError, load_mapping, load_model, load_yaml
+from cs_toolkit.security.certificates import (
+    CertificateError,
+    check_issuer,
+    create_authority,
+    read_certificate,
+)
 from csrun.errors import RoleError
 from csrun.jobs.layout import read_recommendation
 from csrun.site.file import read_site_file

@@ -25,8 +25,8 @@ from cs_system.errors import (
     ReservationLostError,
     SystemDrainedError,
 )
+from cs_toolkit.security.tls import Credentials
 from cs_toolkit.step import CompiledStep, Executable
-from cs_toolkit.tls import Credentials
 from tests.certificates import SiteCertificates
 from tests.systems import RunningSystem, running_system
 from tests.unit.cs_system.conftest import Program

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from cs_system.errors import NotAllowedError
 from cs_system.security import Caller, check_system_peer, internal_credentials
-from cs_toolkit.tls import Credentials, Identity
-from cs_toolkit.wire import PeerGoneError
+from cs_toolkit.security.tls import Credentials, Identity
+from cs_toolkit.security.tls_connection import TlsConnection
+from cs_toolkit.wire import Connection, PeerGoneError
 from tests.certificates import SiteCertificates
 
 REMOTE = "ipv4:10.0.0.9:4711"
@@ -56,16 +58,19 @@ def test_permissions() -> None:
         unknown.check_owner("", "release a job")
 
 
-class Peer:
-    def __init__(self, peer: Identity | None) -> None:
+class ConnectionFrom(TlsConnection):
+    peer = Identity("", "user")
+
+    def __init__(self, peer: Identity) -> None:
         self.peer = peer
 
 
 def test_only_systems_are_parts_of_a_system() -> None:
-    check_system_peer(Peer(None))  # type: ignore[arg-type]
-    check_system_peer(Peer(Identity("cs1", "system")))  # type: ignore[arg-type]
+    with socket.socket() as plain:
+        check_system_peer(Connection(plain))
+    check_system_peer(ConnectionFrom(Identity("cs1", "system")))
     with pytest.raises(PeerGoneError, match="that of user alice, expected that of a CS system"):
-        check_system_peer(Peer(Identity("alice", "user")))  # type: ignore[arg-type]
+        check_system_peer(ConnectionFrom(Identity("alice", "user")))
 
 
 def test_parts_of_a_system_use_no_tls_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

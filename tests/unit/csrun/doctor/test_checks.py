@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.certificates import Authority, create_authority
-from cs_toolkit.tls import Identity
+from cs_toolkit.security.certificates import Authority, create_authority
+from cs_toolkit.security.tls import Identity
 from csrun.doctor import Finding, line, to_json, verdict
 from csrun.doctor.machine import certificate_findings
 from csrun.doctor.nodes import Answer, NodeAccess, ProbeRun, probe_findings, probe_nodes

@@ -135,7 +135,7 @@ class Credentials:
         try:
             context = make()
         except CredentialsError:
-            # The files are being replaced, one after the other.
+            # The files are being replaced, in sequence.
             if loaded is None:
                 raise
             return loaded[1]

@@ -1,4 +1,4 @@
-"""X.509 certificates: the authority of a site, the certificates that it issues, and what they contain.
+"""X.509 certificates: the authority of a site, the certificates that it issues, and their content.
 
 Keys are on the curve P-256, because gRPC's TLS library accepts no Ed25519 certificates by default. Only the
 administrator of the site needs the private key of the authority.
@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cs_toolkit.errors import ToolkitError, UsageError
 from cs_toolkit.files import replace_file
-from cs_toolkit.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, Identity, Role, digest, restrict
+from cs_toolkit.security.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, Identity, Role, digest, restrict
 
 AUTHORITY_KEY_FILE = "ca-key.pem"
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
@@ -34,7 +34,7 @@ _CLOCK_DIFFERENCE = timedelta(minutes=10)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+-]{0,61}[A-Za-z0-9])?")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
 
-# Every system may be reached through the loopback of its machine.
+# Errors of `cryptography` for damaged certificates.
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -43,6 +43,7 @@ _UNREADABLE = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
+# Every system may be reached through the loopback of its machine.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

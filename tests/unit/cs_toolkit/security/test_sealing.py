@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs_toolkit.sealing import TAG_BYTES, FrameKey, SealError, SealingKey, seal
-from cs_toolkit.wire import derive_key
+from cs_toolkit.security.proofs import derive_key
+from cs_toolkit.security.sealing import TAG_BYTES, FrameKey, SealError, SealingKey, seal
 
 KEY = FrameKey(derive_key("secret", "test", "nonce"))
 repeatable = settings(derandomize=True, deadline=None)
@@ -44,8 +44,8 @@ def test_a_key_is_that_of_one_secret_one_use_and_one_connection() -> None:
 
 
 def test_a_part_of_several_gibibytes_is_authenticated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cs_toolkit.sealing._MAX_PART_BYTES", 16)
-    monkeypatch.setattr("cs_toolkit.sealing._COPIED_BYTES", 8)
+    monkeypatch.setattr("cs_toolkit.security.sealing._MAX_PART_BYTES", 16)
+    monkeypatch.setattr("cs_toolkit.security.sealing._COPIED_BYTES", 8)
     data = bytearray(range(100))
     tag = KEY.tag(0, 0, b"", [data])
     for index in range(100):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.secret_file import SecretFileError, read_secret, user_secret_file
+from cs_toolkit.security.secret_file import SecretFileError, read_secret, user_secret_file
 
 
 def test_a_secret_is_made_once_and_only_its_user_can_read_it(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.tls import Credentials, Identity
-from cs_toolkit.tls_connection import TlsConnection, TlsError, accept, connect
+from cs_toolkit.security.tls import Credentials, Identity
+from cs_toolkit.security.tls_connection import TlsConnection, TlsError, accept, connect
 from cs_toolkit.wire import Connection, PeerGoneError, PeerSilentError, listen
 from cs_toolkit.wire import connect as wire_connect
 from tests.certificates import SiteCertificates

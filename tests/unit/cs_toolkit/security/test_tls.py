@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.tls import Credentials, CredentialsError, Identity, find_credentials
+from cs_toolkit.security.tls import Credentials, CredentialsError, Identity, find_credentials
 from tests.certificates import SiteCertificates
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_only_the_standard_library_is_imported() -> None:
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import cs_toolkit.tls_connection; print(*sys.modules)"
+        "import sys; sys.path.insert(0, sys.argv[1]); import cs_toolkit.security.tls_connection; "
+        "print(*sys.modules)"
     )
     command = [sys.executable, "-I", "-S", "-c", program, str(ROOT)]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert "cs_toolkit.tls" in loaded
+    assert "cs_toolkit.security.tls" in loaded
     packages = {name.partition(".")[0] for name in loaded}
     own = {"__main__", "cs_toolkit", sysconfig._get_sysconfigdata_name()}  # type: ignore[attr-defined]
     assert packages - sys.stdlib_module_names <= own

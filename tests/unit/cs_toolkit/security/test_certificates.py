@@ -8,15 +8,15 @@ import pytest
 from click.testing import CliRunner
 
 from cs_system.commands import main
-from cs_toolkit.certificates import (
+from cs_toolkit.errors import UsageError
+from cs_toolkit.security.certificates import (
     Authority,
     CertificateError,
     check_issuer,
     create_authority,
     read_certificate,
 )
-from cs_toolkit.errors import UsageError
-from cs_toolkit.tls import Identity
+from cs_toolkit.security.tls import Identity
 from tests.certificates import SiteCertificates
 
 

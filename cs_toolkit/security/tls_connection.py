@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from cs_toolkit import wire
-from cs_toolkit.tls import Credentials, Identity, digest, explain, pinned_context
+from cs_toolkit.security.tls import Credentials, Identity, digest, explain, pinned_context
 from cs_toolkit.wire import Buffer, Connection, ForeignBytesError, PeerGoneError, PeerSilentError
 
 # One write encrypts at most this many bytes, so that a reading thread waits for the lock no longer than that.
 _WRITE_BYTES = 1 << 18
-# Buffers up to this size are joined: each write makes a record, and a packet, of its own.
+# Buffers up to this size are joined: each write makes a separate record and packet.
 _JOINED_BYTES = 1 << 14
 
 _HANDSHAKE_S = 10.0
@@ -131,7 +131,7 @@ class TlsConnection(Connection):
                 self._wait_or_raise(error, limit_s, "did not finish the TLS handshake in time")
 
     @property
-    def peer(self) -> Identity | None:
+    def peer(self) -> Identity:
         """The peer's identity, which its certificate proves."""
         return Identity.of_peer(self._tls.getpeercert() or {})
 

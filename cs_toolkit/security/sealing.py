@@ -1,6 +1,6 @@
 """Keys of a connection: digests that only holders of a secret can compute, and secrets sealed to one reader.
 
-Both sides derive a `FrameKey` from their common secret and the nonces of both (`wire.derive_key`). Its tags
+Both sides derive a `FrameKey` from their common secret and the nonces of both (`proofs.derive_key`). Its tags
 are AES-GMAC. Agents of csrun must not import this module, which needs the package `cryptography`.
 """
 
@@ -46,7 +46,7 @@ class FrameKey:
     a key: two different frames with the same pair would reveal it.
 
     Args:
-        key: 32 bytes, from `wire.derive_key`.
+        key: 32 bytes, from `proofs.derive_key`.
     """
 
     # The one-shot AESGCM costs 0.5 us a part, a `Cipher` with a call for each part 4.7 us a frame; both do 15
@@ -86,14 +86,14 @@ class FrameKey:
 
 
 class SealingKey:
-    """A key pair of this process: whoever knows the public key can seal a secret that only it can open.
+    """A key pair of this process: with the public key, others seal a secret that only it can open.
 
     Attributes:
         public: The public key, 32 bytes.
     """
 
-    # Protects against listeners. Who can replace the public key on its way can read the secret: that is what
-    # TLS is for.
+    # Protects against eavesdroppers only: an attacker who replaces the public key on its way can read the
+    # secret. TLS prevents that.
 
     def __init__(self) -> None:
         self._private = X25519PrivateKey.generate()

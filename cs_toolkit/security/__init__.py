@@ -1,0 +1,1 @@
+"""Security of connections: certificates, TLS, proofs of a secret, and secrets in files."""

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cs_toolkit.json_logs import LOG_FORMAT_VARIABLE, JsonFormatter
-from cs_toolkit.wait_lines import FIRST_LINE_S, WaitLines
+from cs_toolkit.log_lines import FIRST_LINE_S, LOG_FORMAT_VARIABLE, JsonFormatter, WaitLines
 
 # The toolkit's loggers report progress at INFO; those of other libraries stay at WARNING.
 PACKAGES = ("cgc", "cs_system", "cs_runtime", "cs_stream")

@@ -33,7 +33,7 @@ from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import BatchReceived, BatchSkipped, ErrorReceived, InputEnded, ServerEvent
 from cs_stream.ring import BatchRing, ReadySpan, RunEnd
 from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
-from cs_toolkit.log_limits import LineLimiter
+from cs_toolkit.log_lines import LineLimiter
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import accept
 from cs_toolkit.spans import SpanRing

@@ -18,7 +18,7 @@ from cs_stream.messages import Failure, Hello, Welcome
 from cs_stream.protocol import ErrorReceived, RunEnded, Welcomed, WorkerConnection, WorkerState
 from cs_stream.shared_memory import NotSharedError, SharedMemory
 from cs_toolkit.liveness import SilenceTimer
-from cs_toolkit.wait_lines import WaitLines
+from cs_toolkit.log_lines import WaitLines
 from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
 
 _log = logging.getLogger(__name__)

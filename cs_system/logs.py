@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from cs_system.errors import BadOptionError
-from cs_toolkit.json_logs import FORMATS, LOG_FORMAT_VARIABLE, JsonFormatter
+from cs_toolkit.log_lines import FORMATS, LOG_FORMAT_VARIABLE, JsonFormatter
 
 _LEVEL_VARIABLE, _FILE_VARIABLE = "CS_LOG_LEVEL", "CS_LOG_FILE"
 _LEVELS = ("debug", "info", "warning", "error")

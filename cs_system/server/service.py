@@ -54,7 +54,7 @@ from cs_system.transport import (
     status_code,
 )
 from cs_system.usage import GROUPINGS, GroupBy, UsageSum, sum_usage
-from cs_toolkit.log_limits import LineLimiter
+from cs_toolkit.log_lines import LineLimiter
 from cs_toolkit.security.sealing import SealError, SealingKey
 from cs_toolkit.spans import clock_id
 

@@ -43,7 +43,7 @@ from cs_system.status import EXECUTIONS, Admission
 from cs_system.swarmx.hosts import HostPool
 from cs_system.usage import UsageRecord
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
-from cs_toolkit.log_limits import LineLimiter
+from cs_toolkit.log_lines import LineLimiter
 from cs_toolkit.security.proofs import new_nonce
 
 log = logging.getLogger("cs_system.server")

@@ -43,7 +43,7 @@ from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.liveness import peer_timeout_s
-from cs_toolkit.log_limits import LineLimiter
+from cs_toolkit.log_lines import LineLimiter
 from cs_toolkit.security.sealing import encrypt
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import accept

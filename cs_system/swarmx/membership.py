@@ -21,7 +21,7 @@ from cs_system.security import check_system_peer, client_credentials, internal_c
 from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader, run_token
 from cs_toolkit.files import parse_json, replace_file
-from cs_toolkit.log_limits import LineLimiter
+from cs_toolkit.log_lines import LineLimiter
 from cs_toolkit.security.proofs import new_nonce
 from cs_toolkit.security.tls import CERTS_VARIABLE, Credentials, CredentialsError
 from cs_toolkit.security.tls_connection import TlsError, accept, connect

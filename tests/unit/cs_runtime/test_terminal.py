@@ -18,7 +18,7 @@ from cs_runtime.terminal import (
     log_while_blocked,
     shorten_report,
 )
-from cs_toolkit.wait_lines import FIRST_LINE_S, WaitLines
+from cs_toolkit.log_lines import FIRST_LINE_S, WaitLines
 
 LOOPS = """\
 Generated kernels, from loop nests; all others are kernels of the library:

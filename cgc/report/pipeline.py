@@ -8,7 +8,7 @@ from typing import Any
 
 from cgc.errors import ReportError
 from cgc.report.model import PipelinedPart
-from cs_toolkit.trace_events import Slice, make_slices, name_process, name_track
+from cs_toolkit.spans import Slice, make_slices, name_process, name_track
 
 DEFAULT_SAMPLES = 16
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit.files import read_json
-from cs_toolkit.trace_events import Slice, make_slices, name_process, name_track
+from cs_toolkit.spans import Slice, make_slices, name_process, name_track
 
 SPANS_DIR = "spans"
 SYSTEM = "CS system"

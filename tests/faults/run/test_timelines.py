@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
-from cs_toolkit.trace_events import find_problems
 from tests.systems import RunningSystem, running_system
+from tests.traces import find_problems
 
 from .training_jobs import ROOT, finish, launch, wait_for_log, wait_idle
 

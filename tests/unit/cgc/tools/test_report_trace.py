@@ -15,7 +15,7 @@ from cgc.driver import compile_step
 from cgc.execution.compilation import CompileOptions
 from cgc.tools.report import main
 from cs_toolkit.fabric import load_fabric
-from cs_toolkit.trace_events import find_problems
+from tests.traces import find_problems
 
 STEP = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"
 

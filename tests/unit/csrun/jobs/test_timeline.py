@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_toolkit.trace_events import find_problems
 from csrun.jobs.timeline import align, make_trace, read_documents
+from tests.traces import find_problems
 
 
 def document(process: str, spans: list[Any], clock: str = "a", **changes: Any) -> dict[str, Any]:

@@ -116,7 +116,15 @@ def _for_holder(handler: Handler) -> Handler:
     @functools.wraps(handler)
     async def handle(servicer: CsSystemServicer, request: Any, context: Context) -> Any:
         servicer.check_caller(handler.__name__, request, context)
-        return await handler(servicer, request, context)
+        try:
+            return await handler(servicer, request, context)
+        except CsSystemError as error:
+            # If the reservation has ended, that is the cause, and the error only a consequence: its end stops
+            # the steps, and kills the processes of an operation that does not end soon.
+            ended = servicer.why_ended(_reservation(context))
+            if ended is None:
+                raise
+            raise ended from error
 
     return handle
 
@@ -397,11 +405,7 @@ class CsSystemServicer:
                 done += values.count
                 if (news := run.news()) is not None:
                     await context.write(pb.RunEvent(news=news))
-            try:
-                end_of_input = await steps
-            except CsSystemError as error:
-                # If the reservation has ended, that is the cause, and the error only a consequence.
-                raise self._system.why_ended(reservation) or error from error
+            end_of_input = await steps
         finally:
             if self._running.get(reservation) is running:
                 del self._running[reservation]
@@ -410,7 +414,7 @@ class CsSystemServicer:
                 channel.close()
         ended_early = done < request.steps and not end_of_input
         if ended_early and not running.paused:
-            raise self._system.why_ended(reservation) or WrongOrderError("the steps were stopped")
+            raise WrongOrderError("the steps were stopped")
         await context.write(pb.RunEvent(end=pb.RunEnd(end_of_input=end_of_input, paused=ended_early)))
 
     @_handle_errors
@@ -472,6 +476,14 @@ class CsSystemServicer:
         self._system.run_of(reservation)
         ticket = self._system.book.check_holder(reservation)
         ticket.calls.verify(_metadata(context, PROOF_KEY), rpc, reservation, request)
+
+    def why_ended(self, reservation: str) -> CsSystemError | None:
+        """Return why a running call cannot continue, or None if it can."""
+        try:
+            self._system.run_of(reservation)
+        except CsSystemError as error:
+            return error
+        return None
 
     def _call(self, context: Context) -> Call:
         """Return the call that `check_caller` has checked."""

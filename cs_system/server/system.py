@@ -411,14 +411,6 @@ class System:
             raise ReservationLostError("the reservation of the CS system has ended")
         return self.run
 
-    def why_ended(self, reservation: str) -> Exception | None:
-        """Return why a running call cannot continue, or None if it can."""
-        try:
-            self.run_of(reservation)
-        except (ReservationLostError, SystemStoppingError) as error:
-            return error
-        return None
-
     # Workers
 
     def input_opened(self) -> None:

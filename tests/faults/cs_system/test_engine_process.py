@@ -6,12 +6,14 @@ import itertools
 import os
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from cs_system.errors import EngineLostError, ProgramError
+from cs_system.client import SystemClient, parse_address, this_user
+from cs_system.errors import EngineLostError, ProgramError, ReservationLostError
 from tests.processes import is_running, wait_until
 from tests.systems import descendants_of
 
@@ -82,6 +84,19 @@ def test_a_crash_while_programming_names_it(reservation, linear, system):
     os.kill(engine, signal.SIGSEGV)
     with pytest.raises(EngineLostError, match=r"programming failed: .* SIGSEGV"):
         reservation.program()
+
+
+def test_a_release_while_programming_gives_its_reason(reservation, linear, system, helpers):
+    reservation.load(linear.artifact)
+    wait_until(lambda: len(engines_of(system)) == 1)
+    (engine,) = engines_of(system)
+    os.kill(engine, signal.SIGSTOP)  # killed after some seconds, as a program that does not end
+    with ThreadPoolExecutor(1) as thread, SystemClient(parse_address(system.address)) as other:
+        programmed = thread.submit(reservation.program)
+        helpers.wait_for_state(system, "PROGRAMMING")
+        other.release("job")
+        with pytest.raises(ReservationLostError, match=f"has ended: released by {this_user()}"):
+            programmed.result()
 
 
 def test_a_crash_of_the_spare_process_is_no_fault(client, system, linear, helpers):

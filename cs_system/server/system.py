@@ -263,7 +263,8 @@ class System:
             if (line := chief.check(now_s, is_working=run.is_working)) is not None:
                 log.warning("%s", line, extra={"job": ticket.job})
             if (why := chief.idle_text(now_s)) is not None and ticket.ending is None:
-                await self.release(ticket, f"job {ticket.job} lost the system: {why}", why)
+                # Shielded, because the chief may end the call now, and the next job needs the system.
+                await asyncio.shield(self.release(ticket, f"job {ticket.job} lost the system: {why}", why))
                 raise ReservationLostError.because(why)
 
     def release_lost(self, ticket: Ticket) -> None:

@@ -1,3 +1,7 @@
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from cs_system.authentication import CallSigner
@@ -9,7 +13,7 @@ from cs_system.errors import (
     clock_text,
 )
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.server.system import ReservationBook
+from cs_system.server.system import ReservationBook, System, SystemOptions
 
 
 def test_the_first_job_gets_the_system():
@@ -101,3 +105,36 @@ def test_a_call_of_an_earlier_reservation_of_the_job_is_not_accepted_again():
     with pytest.raises(CallRefusedError):
         again.calls.verify(proof, "JoinRun", "", request)
     assert book.enter("b", "another", wait=True, now_s=3.0).calls is not again.calls
+
+
+class HeldEngines:
+    """A pool of engines in which a run ends when `may_end` is set."""
+
+    def __init__(self):
+        self.ends, self.may_end = threading.Event(), threading.Event()
+
+    def prepare(self):
+        self.ends.set()
+        self.may_end.wait()
+
+
+def test_an_idle_chief_that_goes_during_its_release_leaves_the_system_free():
+    async def hold(engines, device):
+        options = SystemOptions("cs2", "{}", idle_release_s=0.01, peer_timeout_s=0.06)
+        system = System(options, device, engines, None, None)
+        ticket = system.enter("a", "token", wait=False)
+        await system.grant(ticket, None)
+        held = asyncio.create_task(system.hold(ticket))
+        await asyncio.to_thread(engines.ends.wait)
+        held.cancel()
+        await asyncio.wait({held})
+        engines.may_end.set()
+        next_ticket = system.enter("b", "token", wait=True)
+        await asyncio.wait_for(system.grant(next_ticket, on_queued), 10.0)
+        return system.book.holder is next_ticket
+
+    async def on_queued(position, holder):
+        pass
+
+    with ThreadPoolExecutor(1) as device:
+        assert asyncio.run(hold(HeldEngines(), device))

@@ -17,6 +17,7 @@ from cs_system.errors import (
 from cs_system.messages import MESSAGE_BYTES
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit import __version__ as TOOLKIT_VERSION
+from cs_toolkit.liveness import SilenceTimer
 
 # Incremented by every change of the control plane that the other side cannot ignore.
 PROTOCOL_VERSION = 8
@@ -28,6 +29,11 @@ PROOF_KEY = "cs-proof"
 ERROR_KEY = "cs-error-bin"
 
 _METADATA_BYTES = 64 << 10
+
+# Pings show a lost connection after the peer timeout. gRPC answers them even if no call can end, because the
+# framing of the connection is damaged, or Python is stuck: such a connection is ended after this multiple of
+# the peer timeout without an answer to a heartbeat.
+_STALLED_AFTER = 3
 
 _HANDSHAKE_MS = 10_000
 # A worker has one while it joins a run, a chief one for the whole run.
@@ -91,6 +97,20 @@ def _keepalive(peer_timeout_s: float) -> ChannelOptions:
         # For gRPC's own pings; with its default of a minute one of them would delay the keepalive.
         ("grpc.http2.ping_timeout_ms", timeout_ms - ping_ms),
     )
+
+
+def has_stalled(silence: SilenceTimer) -> bool:
+    """Return True if the calls of a connection count as stalled, by the silence of its heartbeats."""
+    return silence.silence_s >= _STALLED_AFTER * silence.timeout_s
+
+
+def describe_silence(peer: str, silence: SilenceTimer) -> str:
+    """Return a line for the log about a peer that does not answer heartbeats."""
+    text = f"{peer} has not answered for {silence.silence_s:.0f} s"
+    limit_s = silence.timeout_s
+    if silence.is_over:
+        text, limit_s = f"{text}, except for pings", _STALLED_AFTER * limit_s
+    return f"{text}; it counts as lost after {limit_s:g} s"
 
 
 def client_metadata(reservation: str = "", proof: str = "") -> Metadata:

@@ -74,16 +74,13 @@ class Connection:
         peer_timeout_s: Silence after which the system counts as lost.
         nonce: Nonce of the system's process.
         public_key: Key to seal secrets to it.
+        credentials: Credentials with which TLS is used; None without TLS.
 
     Raises:
         SystemUnreachableError: nothing answers there.
         NotACsSystemError: something else answers.
         ProtocolMismatchError: the system has another version.
         TlsFailedError: only one side uses TLS, or a certificate is not accepted.
-
-    Attributes:
-        address: Address of the control plane.
-        credentials: Credentials with which TLS is used; None without TLS.
     """
 
     def __init__(self, address: SystemAddress, timeout_s: float) -> None:
@@ -156,9 +153,18 @@ class Connection:
     def stream(
         self, rpc: str, request: Any, timeout_s: float | None = None, metadata: Metadata | None = None
     ) -> Any:
-        """Make a call with many answers: an iterator with `cancel()`. Iterate over it inside `errors`."""
+        """Make a call with many answers: an iterator with `cancel()`. Iterate over it inside `errors`.
+
+        Raises:
+            ConnectionLostError: the connection has been ended because its calls had stalled.
+        """
         stub = getattr(self._stub, rpc)
-        return stub(request, timeout=timeout_s, metadata=metadata or client_metadata())
+        try:
+            return stub(request, timeout=timeout_s, metadata=metadata or client_metadata())
+        except ValueError:  # of gRPC, for a channel that is closed
+            if self._heartbeats is None or not self._heartbeats.has_stalled:
+                raise
+            raise self._lost_error("") from None
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -174,11 +180,7 @@ class Connection:
             return known
         code, details = error.code(), error.details()
         if code in ENDING:
-            silence = self._heartbeats and self._heartbeats.silence_text
-            return ConnectionLostError(
-                f"the connection to the CS system at {self.address} broke ({silence or details}); "
-                "see its log, and resume from the last checkpoint"
-            )
+            return self._lost_error(details)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return ConnectionLostError(
                 f"the CS system at {self.address} is running but has not answered in time; see its log, "
@@ -186,10 +188,20 @@ class Connection:
             )
         return CsSystemError(f"the CS system at {self.address} failed: {code.name}: {details}")
 
+    def _lost_error(self, details: str) -> ConnectionLostError:
+        silence = self._heartbeats and self._heartbeats.silence_text
+        return ConnectionLostError(
+            f"the connection to the CS system at {self.address} broke ({silence or details}); "
+            "see its log, and resume from the last checkpoint"
+        )
+
     def start_heartbeats(self) -> Heartbeats:
         """Send heartbeats until the connection is closed."""
         self._heartbeats = Heartbeats(
-            self._stub.Heartbeat, f"the CS system at {self.address}", self.peer_timeout_s
+            self._stub.Heartbeat,
+            f"the CS system at {self.address}",
+            self.peer_timeout_s,
+            self._channel.close,
         )
         return self._heartbeats
 

@@ -13,7 +13,13 @@ import grpc
 
 from cs_system.errors import ReservationLostError, duration_text
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.transport import Metadata, client_metadata, error_from_metadata
+from cs_system.transport import (
+    Metadata,
+    client_metadata,
+    describe_silence,
+    error_from_metadata,
+    has_stalled,
+)
 from cs_toolkit.liveness import SilenceTimer
 
 log = logging.getLogger("cs_system.client")
@@ -27,20 +33,27 @@ _WARN_AT = 0.8
 class Heartbeats:
     """Sends heartbeats in a thread until `close`.
 
-    gRPC decides whether the connection is lost; this thread only logs what would otherwise be silence.
+    gRPC notices a lost connection. This thread logs the silence before that, and ends a connection whose
+    calls have stalled.
 
     Args:
         beat: The call, `CsSystemStub.Heartbeat`.
         name: Name of the system in messages.
         peer_timeout_s: Silence after which it counts as lost.
+        end_connection: Ends the connection and all its calls.
 
     Attributes:
+        has_stalled: True once the connection was ended because its calls had stalled.
         sign: Returns the metadata of a call; a holder of the system proves who it is.
     """
 
-    def __init__(self, beat: Any, name: str, peer_timeout_s: float) -> None:
+    def __init__(
+        self, beat: Any, name: str, peer_timeout_s: float, end_connection: Callable[[], None]
+    ) -> None:
         self.sign: Callable[[pb.HeartbeatRequest], Metadata] = lambda _: client_metadata()
+        self.has_stalled = False
         self._beat = beat
+        self._end_connection = end_connection
         self._name = name
         self._silence = SilenceTimer(peer_timeout_s, time.monotonic())
         self._interval_s = min(_INTERVAL_S, peer_timeout_s / 6)
@@ -54,9 +67,10 @@ class Heartbeats:
     def silence_text(self) -> str | None:
         """Say for how long the system has been silent, if it was for long."""
         silence_s = self._silence.silence_s
-        return (
-            None if silence_s < self._silence.line_every_s else f"it has not answered for {silence_s:.0f} s"
-        )
+        if silence_s < self._silence.line_every_s:
+            return None
+        text = f"it has not answered for {silence_s:.0f} s"
+        return f"{text}, except for pings" if self.has_stalled else text
 
     @contextlib.contextmanager
     def activity(self, text: str) -> Iterator[None]:
@@ -91,10 +105,11 @@ class Heartbeats:
                 reply = call.result(timeout=self._silence.check_every_s)
             except grpc.FutureTimeoutError:
                 if self._silence.check(time.monotonic()):
-                    log.warning(
-                        "%s has not answered for %.0f s; it counts as lost after %g s",
-                        *(self._name, self._silence.silence_s, self._silence.timeout_s),
-                    )
+                    log.warning("%s", describe_silence(self._name, self._silence))
+                if has_stalled(self._silence):
+                    self.has_stalled = True
+                    self._end_connection()
+                    return False
             except grpc.FutureCancelledError:
                 return False
             except grpc.RpcError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cs_system.errors import duration_text
+from cs_system.transport import describe_silence, has_stalled
 from cs_toolkit.liveness import SilenceTimer
 
 
@@ -25,7 +26,6 @@ class ChiefMonitor:
     def __init__(self, job: str, peer_timeout_s: float, idle_release_s: float, now_s: float) -> None:
         self._job = job
         self._silence = SilenceTimer(peer_timeout_s, now_s)
-        self._next_line_s = 0.0
         self._active_at_s = now_s
         self.idle_release_s = idle_release_s
         self.activity = ""
@@ -38,7 +38,7 @@ class ChiefMonitor:
     def heartbeat(self, activity: str, now_s: float) -> str | None:
         """Record a heartbeat; return a line for the log if the chief has been silent before."""
         self.activity = activity
-        silence_s, self._next_line_s = self._silence.heard(now_s), 0.0
+        silence_s = self._silence.heard(now_s)
         return None if silence_s is None else f"the chief answers again after {silence_s:.0f} s"
 
     def act(self, now_s: float) -> None:
@@ -55,15 +55,7 @@ class ChiefMonitor:
         is_due = self._silence.check(now_s)
         if is_working or self.activity:
             self.act(now_s)
-        silence_s = self._silence.silence_s
-        if not is_due or silence_s < self._next_line_s:
-            return None
-        text = f"the chief of job {self._job} has not answered for {self._silence.silence_s:.0f} s"
-        if self._silence.is_over:
-            # gRPC still gets answers from its process, which is too busy for heartbeats, or sends none.
-            self._next_line_s = 2 * silence_s
-            return f"{text}, but its connection holds"
-        return f"{text}; it counts as lost after {self._silence.timeout_s:g} s"
+        return describe_silence(f"the chief of job {self._job}", self._silence) if is_due else None
 
     def idle_s(self, now_s: float) -> float:
         """Return for how long the chief has held the system without any activity."""
@@ -77,6 +69,13 @@ class ChiefMonitor:
             f"its chief has not used it for {duration_text(self.idle_s(now_s))} (limit of the system: "
             "--idle-release-s); the next start of the job resumes from its last checkpoint"
         )
+
+    @property
+    def stall_text(self) -> str | None:
+        """Say why the connection of the chief is ended now; None if it is kept."""
+        if not has_stalled(self._silence):
+            return None
+        return f"its chief {self.loss_text}, except for pings"
 
     @property
     def loss_text(self) -> str:

@@ -245,11 +245,12 @@ class System:
         log.info("reserved%s", by, extra={"job": ticket.job})
 
     async def hold(self, ticket: Ticket) -> None:
-        """Wait until a reservation has ended: by `release`, or because its chief does nothing with it.
+        """Wait until a reservation has ended: by `release`, or because its chief does not use
+        the system or does not answer.
 
         Raises:
             SystemStoppingError: the system is shutting down.
-            ReservationLostError: the chief has not used the system for too long.
+            ReservationLostError: the chief has not used the system, or not answered, for too long.
         """
         chief, run = self.chief, self.run
         assert chief is not None
@@ -262,7 +263,8 @@ class System:
             now_s = time.monotonic()
             if (line := chief.check(now_s, is_working=run.is_working)) is not None:
                 log.warning("%s", line, extra={"job": ticket.job})
-            if (why := chief.idle_text(now_s)) is not None and ticket.ending is None:
+            why = chief.stall_text or chief.idle_text(now_s)
+            if why is not None and ticket.ending is None:
                 # Shielded, because the chief may end the call now, and the next job needs the system.
                 await asyncio.shield(self.release(ticket, f"job {ticket.job} lost the system: {why}", why))
                 raise ReservationLostError.because(why)

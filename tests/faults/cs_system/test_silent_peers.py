@@ -160,3 +160,18 @@ def test_an_idle_chief_loses_the_system(tmp_path, helpers, caplog):
             reservation.fetch_state()
         helpers.wait_until(lambda: expected in caplog.text)
         assert "lazy  the system is free: its chief has not used it for 2 s" in system.log()
+
+
+def test_a_chief_whose_calls_have_stalled_loses_the_system(tmp_path, helpers):
+    with (
+        running_system(tmp_path, ["--threads=1", "--peer-timeout-s=1"]) as system,
+        SystemClient(parse_address(system.address)) as client,
+    ):
+        reservation = client.reserve("job", helpers.token)
+        # Pings are answered from now on, heartbeats are not.
+        reservation._heartbeats.close()
+        helpers.wait_for_state(system, "IDLE", 20)
+        expected = r"its chief has not answered for [3-5] s, except for pings"
+        with pytest.raises(ReservationLostError, match=f"has ended: {expected}"):
+            reservation.fetch_state()
+        assert re.search(f"job  the system is free: {expected}", system.log())

@@ -24,13 +24,19 @@ def test_a_silent_chief_is_logged_every_ten_seconds():
     assert monitor.loss_text == "has gone"
 
 
-def test_a_chief_too_busy_for_heartbeats_is_not_lost():
+def test_a_chief_too_busy_for_heartbeats_is_lost_after_three_times_the_timeout():
     monitor = ChiefMonitor("job-7", 60.0, 0.0, 0.0)
-    lines = check_until(monitor, 0, 500)
+    lines = check_until(monitor, 0, 179)
     assert lines[5:] == [
-        f"the chief of job job-7 has not answered for {silence_s} s, but its connection holds"
-        for silence_s in (60, 120, 240, 480)
+        f"the chief of job job-7 has not answered for {silence_s} s, except for pings; it counts "
+        "as lost after 180 s"
+        for silence_s in range(60, 180, 10)
     ]
+    assert monitor.stall_text is None
+    check_until(monitor, 179, 180)
+    assert monitor.stall_text == "its chief has not answered for 180 s, except for pings"
+    monitor.heartbeat("", 180.5)
+    assert monitor.stall_text is None
 
 
 def test_heartbeats_are_no_activity():

@@ -24,7 +24,6 @@ from benchmarks import (
     streaming_rates,
     streaming_scaling,
     streaming_throughput,
-    streaming_tls,
     torch_examples,
     torch_step_time,
     training_checkpoints,
@@ -33,37 +32,6 @@ from benchmarks import (
 from benchmarks.harness import Row, machine, table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
-
-
-def streaming_rows() -> list[Row]:
-    """The data plane against plain sockets."""
-    return [
-        Row(
-            f"data plane, {row.size_bytes >> 10} KiB batches, 2 senders",
-            f"{row.streaming_gb_per_s:.2f} GB/s (without digests {row.unchecked_gb_per_s:.2f}, "
-            f"through shared memory {row.shared_gb_per_s:.2f})",
-            f"plain sockets with acks {row.plain_gb_per_s:.2f} GB/s",
-            row.ratio,
-            "≥ 0.8",
-            row.ratio >= 0.8,
-        )
-        for row in streaming_throughput.run()
-    ]
-
-
-def encrypted_rows() -> list[Row]:
-    """The data plane over mutual TLS against plain `ssl` sockets."""
-    return [
-        Row(
-            f"data plane over TLS, {row.size_bytes >> 20} MiB batches, 2 senders",
-            f"{row.streaming_gb_per_s:.2f} GB/s",
-            f"ssl sockets with acks {row.plain_gb_per_s:.2f} GB/s",
-            row.ratio,
-            "≥ 0.8",
-            row.ratio >= 0.8,
-        )
-        for row in streaming_tls.run()
-    ]
 
 
 GROUPS: dict[str, Callable[[], list[Row]]] = {
@@ -81,8 +49,7 @@ GROUPS: dict[str, Callable[[], list[Row]]] = {
     "streaming_scaling": streaming_scaling.rows,
     "streaming_offload": streaming_offload.rows,
     "streaming_rates": streaming_rates.rows,
-    "data_plane": streaming_rows,
-    "data_plane_tls": encrypted_rows,
+    "data_plane": streaming_throughput.rows,
     "engine": fc_mnist.engine_rows,
     "jobs": fc_mnist.end_to_end_rows,
     "training_checkpoints": training_checkpoints.rows,
@@ -100,7 +67,7 @@ so that other load on the machine affects both sides equally. Absolute figures a
 {table}
 
 * *data plane*: two sender processes and one receiver over loopback. The plain sockets compute no
-  digests and pass nothing to a consumer.
+  digests and pass nothing to a consumer; with TLS they are blocking sockets of Python's `ssl`.
 * *Slurm*: a private cluster of emulated nodes on this machine. The contender is srun with the same
   components, nodes and tasks. `csrun_wse` starts an agent next to each task and waits until all are
   connected.

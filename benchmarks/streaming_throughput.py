@@ -1,38 +1,46 @@
-"""Throughput of the data plane against plain sockets, on loopback.
+"""Throughput of the data plane against plain sockets, on loopback, with and without TLS.
 
 Two sender processes stream batches of one large and one small array. The peer is what the data plane is built
 on, without it: one thread a connection, `recv_into` a pool of slots, an 8-byte acknowledgment a batch and a
-window of 4 batches. It neither computes digests nor hands batches to a consumer. Peer and data plane, with
-digests, without them, and through shared memory, take turns in one run, so that all see the same machine; a
-ratio is the median of the ratios of the rounds.
+window of 4 batches. It neither computes digests nor hands batches to a consumer. With TLS, which is mutual on
+both sides, its sockets are blocking ones of `ssl`.
 
-    python -m benchmarks.streaming_throughput [--rounds N] [--json]
+    python -m benchmarks.streaming_throughput [--rounds N]
 """
 
+from __future__ import annotations
+
 import argparse
-import json
 import multiprocessing
-import os
 import socket
+import ssl
 import statistics
 import struct
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness import Row, interleave, ratio_to_best, table
 from cs_stream.batches import Array, byte_view
 from cs_stream.errors import EndOfInput
 from cs_stream.receiver import BatchLayout, Receiver, RunSpec
 from cs_stream.sender import Sender, WorkerIdentity
+from cs_toolkit.security.certificates import Authority, create_authority
+from cs_toolkit.security.tls import Credentials, Identity
 
 SENDERS = 2
 WINDOW = 4
 LABELS = 256
 POOL = 3
+ROUNDS = 7
+MIN_RATIO = 0.8
 ACK = struct.Struct("<Q")
 
 
@@ -59,25 +67,8 @@ class Case:
         return measured * self.layout.nbytes / seconds / 1e9
 
 
-@dataclass(frozen=True)
-class Row:
-    """Medians of one batch size: rates, and the data plane's share of the plain socket's rate.
-
-    `unchecked` is the data plane without checksums, `shared` that through shared memory.
-    """
-
-    size_bytes: int
-    plain_gb_per_s: float
-    streaming_gb_per_s: float
-    unchecked_gb_per_s: float
-    shared_gb_per_s: float
-    ratio: float
-    unchecked_ratio: float
-    shared_ratio: float
-
-
 def batch_pool(case: Case, seed: int) -> list[tuple[Array, Array]]:
-    """A few different batches that a sender repeats: the input costs nothing."""
+    """Make a few different batches, which a sender repeats, so that its input costs nothing."""
     random = np.random.default_rng(seed)
     return [
         (
@@ -94,41 +85,93 @@ CASES = (Case(1 << 16, 1000), Case(1 << 20, 200), Case(8 << 20, 40), Case(64 << 
 # -- the sender processes --------------------------------------------------------------------------------
 
 
-def sender_process(index: int, commands: Connection) -> None:
-    """Stream for each request: `(address, case, kind)`, or None to end."""
+def sender_process(index: int, certificate: Path, commands: Connection) -> None:
+    """Stream for each request, `(address, case, is_plain, uses_tls)`; None ends the process."""
+    own_credentials = Credentials(certificate)
     while (command := commands.recv()) is not None:
-        address, case, kind = command
+        address, case, is_plain, uses_tls = command
+        credentials = own_credentials if uses_tls else None
         pool = batch_pool(case, index)
-        if kind == "plain":
-            send_plain(address, case, pool)
+        if is_plain:
+            send_plain(address, case, pool, credentials)
         else:
-            send_streaming(address, case, pool, index)
+            send_streaming(address, case, pool, index, credentials)
 
 
-def send_streaming(address: tuple[str, int], case: Case, pool: list[tuple[Array, Array]], index: int) -> None:
+def send_streaming(
+    address: tuple[str, int],
+    case: Case,
+    pool: list[tuple[Array, Array]],
+    index: int,
+    credentials: Credentials | None,
+) -> None:
     """Stream through the data plane."""
 
     def batches(skip: int) -> Iterator[tuple[Array, Array]]:
         return (pool[seq % POOL] for seq in range(skip, case.batches))
 
     identity = WorkerIdentity("bench", "bench", index, SENDERS, "")
-    Sender(address, identity, case.layout).run(batches)
+    Sender(address, identity, case.layout, credentials=credentials).run(batches)
 
 
-def send_plain(address: tuple[str, int], case: Case, pool: list[tuple[Array, Array]]) -> None:
+def send_plain(
+    address: tuple[str, int],
+    case: Case,
+    pool: list[tuple[Array, Array]],
+    credentials: Credentials | None,
+) -> None:
     """Stream through a bare socket."""
-    with socket.create_connection(address) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock = socket.create_connection(address)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if credentials is not None:
+        sock = credentials.client_context.wrap_socket(sock, server_hostname=address[0])
+    with sock:
         for seq in range(case.batches):
             if seq >= WINDOW:
-                sock.recv(ACK.size, socket.MSG_WAITALL)
-            buffers = [byte_view(array) for array in pool[seq % POOL]]
-            for buffer in buffers:
-                sock.sendall(buffer)
-        sock.recv(ACK.size * WINDOW, socket.MSG_WAITALL)
+                receive_acks(sock, 1)
+            for array in pool[seq % POOL]:
+                sock.sendall(byte_view(array))
+        receive_acks(sock, WINDOW)
+
+
+def receive_acks(sock: socket.socket, count: int) -> None:
+    """Wait for acknowledgments."""
+    missing = ACK.size * count
+    while missing:
+        missing -= len(sock.recv(missing))
 
 
 # -- the receiving process -------------------------------------------------------------------------------
+
+
+class Senders:
+    """The processes that send, each with the pipe of its requests.
+
+    Args:
+        certificate: the directory of their certificate.
+    """
+
+    def __init__(self, certificate: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes, self._processes = [], []
+        for index in range(SENDERS):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=sender_process, args=(index, certificate, theirs), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def start(self, address: tuple[str, int], case: Case, is_plain: bool, uses_tls: bool) -> None:
+        """Make all of them stream to an address."""
+        for pipe in self._pipes:
+            pipe.send((address, case, is_plain, uses_tls))
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.send(None)
+        for process in self._processes:
+            process.join()
 
 
 class Clock:
@@ -153,18 +196,20 @@ class Clock:
 
 def receive_streaming(
     case: Case,
-    start: Callable[[tuple[str, int]], None],
+    senders: Senders,
+    *,
     checksum: bool = True,
     shares_memory: bool = False,
+    credentials: Credentials | None = None,
 ) -> float:
-    """Take everything that the senders stream; seconds."""
+    """Receive everything that the senders stream through the data plane; return GB/s."""
     clock = Clock(case)
     spec = RunSpec(
         "bench", "bench", SENDERS, case.layout, "", chunk_batches=SENDERS, chunks=WINDOW, checksum=checksum
     )
-    with Receiver(shares_memory=shares_memory) as receiver:
+    with Receiver(shares_memory=shares_memory, credentials=credentials) as receiver:
         ring = receiver.open_run(spec)
-        start(receiver.address)
+        senders.start(receiver.address, case, is_plain=False, uses_tls=credentials is not None)
         try:
             while True:
                 span = ring.take(30)
@@ -172,112 +217,97 @@ def receive_streaming(
                 ring.release(span)
         except EndOfInput:
             ring.close()
-    return clock.seconds
+    return case.gigabytes_per_s(clock.seconds)
 
 
-def receive_plain(case: Case, start: Callable[[tuple[str, int]], None]) -> float:
-    """Receive everything that the senders stream; seconds."""
+def receive_plain(case: Case, senders: Senders, credentials: Credentials | None = None) -> float:
+    """Receive everything that the senders stream through bare sockets; return GB/s."""
     clock = Clock(case)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        start(listener.getsockname())
+        senders.start(listener.getsockname(), case, is_plain=True, uses_tls=credentials is not None)
         threads = []
         for _ in range(SENDERS):
-            thread = threading.Thread(target=receive_plain_stream, args=(listener.accept()[0], case, clock))
+            sock = listener.accept()[0]
+            if credentials is not None:
+                sock = credentials.server_context.wrap_socket(sock, server_side=True)
+            thread = threading.Thread(target=receive_plain_stream, args=(sock, case, clock))
             thread.start()
             threads.append(thread)
         for thread in threads:
             thread.join()
-    return clock.seconds
+    return case.gigabytes_per_s(clock.seconds)
 
 
 def receive_plain_stream(sock: socket.socket, case: Case, clock: Clock) -> None:
     """Receive one sender's batches into a pool of slots."""
     slots = [bytearray(case.size_bytes + LABELS * 4) for _ in range(WINDOW)]
+    flags = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL  # `ssl` allows no flags
     with sock:
         for seq in range(case.batches):
             view = memoryview(slots[seq % WINDOW])
             while view:
-                view = view[sock.recv_into(view, 0, socket.MSG_WAITALL) :]
+                view = view[sock.recv_into(view, 0, flags) :]
             clock.add(1)
             sock.sendall(ACK.pack(seq))
 
 
-def measure(case: Case, rounds: int, pipes: list[Connection]) -> Row:
-    """Interleaved rounds of one batch size."""
-    seconds: dict[str, list[float]] = {kind: [] for kind in ("plain", "streaming", "unchecked", "shared")}
-
-    def starter(kind: str) -> Callable[[tuple[str, int]], None]:
-        def start(address: tuple[str, int]) -> None:
-            for pipe in pipes:
-                pipe.send((address, case, kind))
-
-        return start
-
-    for _ in range(rounds):
-        seconds["plain"].append(receive_plain(case, starter("plain")))
-        seconds["streaming"].append(receive_streaming(case, starter("streaming")))
-        seconds["unchecked"].append(receive_streaming(case, starter("streaming"), checksum=False))
-        seconds["shared"].append(receive_streaming(case, starter("streaming"), shares_memory=True))
-    rates = {kind: case.gigabytes_per_s(statistics.median(values)) for kind, values in seconds.items()}
-    ratios = {
-        kind: statistics.median(
-            plain / own for plain, own in zip(seconds["plain"], seconds[kind], strict=True)
-        )
-        for kind in ("streaming", "unchecked", "shared")
-    }
-    return Row(
-        case.size_bytes,
-        rates["plain"],
-        rates["streaming"],
-        rates["unchecked"],
-        rates["shared"],
-        ratios["streaming"],
-        ratios["unchecked"],
-        ratios["shared"],
+def measure(case: Case, rounds: int, senders: Senders, credentials: Credentials) -> list[Row]:
+    """Measure a batch size, without and with TLS."""
+    figures = interleave(
+        {
+            "plain": partial(receive_plain, case, senders),
+            "digests": partial(receive_streaming, case, senders),
+            "no digests": partial(receive_streaming, case, senders, checksum=False),
+            "shared memory": partial(receive_streaming, case, senders, shares_memory=True),
+            "plain TLS": partial(receive_plain, case, senders, credentials),
+            "TLS": partial(receive_streaming, case, senders, credentials=credentials),
+        },
+        rounds,
     )
-
-
-def run(rounds: int = 7) -> list[Row]:
-    """All batch sizes; a few seconds."""
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
-    for index in range(SENDERS):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=sender_process, args=(index, theirs), daemon=True)
-        process.start()
-        pipes.append(ours)
-        processes.append(process)
-    try:
-        return [measure(case, rounds, pipes) for case in CASES]
-    finally:
-        for pipe in pipes:
-            pipe.send(None)
-        for process in processes:
-            process.join()
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    rows = run(options.rounds)
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return
-    print(f"{SENDERS} sender processes, {os.cpu_count()} CPUs, medians of {options.rounds} rounds, GB/s")
-    print(
-        f"{'batch':>9} {'plain':>8} {'streaming':>10} {'ratio':>7} {'no checksum':>12} {'ratio':>7} "
-        f"{'shared':>7} {'ratio':>7}"
+    rates = {name: statistics.median(values) for name, values in figures.items()}
+    ratio, tls_ratio = (
+        ratio_to_best({ours: figures[ours], peer: figures[peer]}, ours)
+        for ours, peer in (("digests", "plain"), ("TLS", "plain TLS"))
     )
-    for row in rows:
-        print(
-            f"{row.size_bytes >> 10:>5} KiB {row.plain_gb_per_s:>8.2f} {row.streaming_gb_per_s:>10.2f} "
-            f"{row.ratio:>7.2f} {row.unchecked_gb_per_s:>12.2f} {row.unchecked_ratio:>7.2f} "
-            f"{row.shared_gb_per_s:>7.2f} {row.shared_ratio:>7.2f}"
-        )
+    size = f"{case.size_bytes >> 10} KiB" if case.size_bytes < 1 << 20 else f"{case.size_bytes >> 20} MiB"
+    return [
+        Row(
+            f"data plane, {size} batches, {SENDERS} senders",
+            f"{rates['digests']:.2f} GB/s (without digests {rates['no digests']:.2f}, "
+            f"through shared memory {rates['shared memory']:.2f})",
+            f"plain sockets with acks {rates['plain']:.2f} GB/s",
+            ratio,
+            f"≥ {MIN_RATIO}",
+            ratio >= MIN_RATIO,
+        ),
+        Row(
+            f"data plane over TLS, {size} batches, {SENDERS} senders",
+            f"{rates['TLS']:.2f} GB/s",
+            f"ssl sockets with acks {rates['plain TLS']:.2f} GB/s",
+            tls_ratio,
+            f"≥ {MIN_RATIO}",
+            tls_ratio >= MIN_RATIO,
+        ),
+    ]
+
+
+def rows(rounds: int = ROUNDS, cases: Sequence[Case] = CASES) -> list[Row]:
+    """Measure all batch sizes, which takes one to two minutes; two rows for each."""
+    with tempfile.TemporaryDirectory() as folder:
+        site = Path(folder)
+        create_authority(site, "bench")
+        authority = Authority(site)
+        authority.issue(site / "system", Identity("bench", "system"))
+        authority.issue(site / "user", Identity("bench", "user"))
+        senders = Senders(site / "user")
+        try:
+            credentials = Credentials(site / "system")
+            return [row for case in cases for row in measure(case, rounds, senders, credentials)]
+        finally:
+            senders.close()
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    print(table(rows(parser.parse_args().rounds)))

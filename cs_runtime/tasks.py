@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 from csrun.tasks.place import tf_config
 from csrun.tasks.roles import TaskInfo
@@ -68,37 +68,29 @@ def export_config(config: dict[str, Any]) -> Iterator[None]:
             _set(before)
 
 
-class _WatchedEnvironment(os._Environ):  # type: ignore[type-arg]
-    """The environment of the process, while it records which variables are read."""
-
-    read: ClassVar[set[str]] = set()
-
-    def __getitem__(self, key: str) -> str:
-        self.read.add(key)
-        return str(super().__getitem__(key))
-
-    def copy(self) -> dict[str, str]:
-        """Return a dict, for another process: this asks for no variable."""
-        before = set(self.read)
-        found = super().copy()
-        self.read.intersection_update(before)
-        return found
-
-
 @contextmanager
 def watch_environment(names: Collection[str]) -> Iterator[set[str]]:
-    """Yield a set that has, after the body, those of the variables that were read in it."""
+    """Yield a set that gets the names of those of the variables that are read in the body."""
     found: set[str] = set()
+
+    class WatchedEnvironment(os._Environ[str]):
+        def __getitem__(self, key: str) -> str:
+            if key in names:
+                found.add(key)
+            return super().__getitem__(key)
+
+        def copy(self) -> dict[str, str]:  # for another process: this asks for no variable
+            read = super().__getitem__
+            return {name: read(name) for name in self}
+
     with _lock:
         kind = type(os.environ)
-        _WatchedEnvironment.read.clear()
         # The class is changed, not the object, to which programs may have other references.
-        os.environ.__class__ = _WatchedEnvironment
+        os.environ.__class__ = WatchedEnvironment
         try:
             yield found
         finally:
             os.environ.__class__ = kind
-            found |= _WatchedEnvironment.read & set(names)
 
 
 def job_config() -> dict[str, Any]:

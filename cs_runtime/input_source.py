@@ -71,7 +71,7 @@ class InputSource(Protocol):
         """Build the input of any shard, and iterate over its batches `first`, `first + stride` and so on.
 
         Raises:
-            InputChangedError: The input function determines its shard by itself.
+            ShardingError: The input function determines its shard by itself.
         """
         ...
 

@@ -214,7 +214,7 @@ class InputLoader:
         """Yield the batches `first`, `first + stride` and so on of a shard.
 
         Raises:
-            InputChangedError: The program determines its share by itself.
+            ShardingError: The program determines its share by itself.
         """
         sharding = self.sharding()
         if sharding == "program":

@@ -119,11 +119,11 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
     """
     found = _start_record(settings, first_step, workers, sharding)
     wanted = settings.options.input_order
-    if wanted == FIXED and not found.cursors:
-        return found
-    if found.cursors and wanted == FIXED:
+    if wanted == FIXED:
+        if not found.cursors:
+            return found
         log.info("the run began with the order first-ready, which it keeps")
-    if wanted not in (FIXED, FIRST_READY):
+    elif wanted != FIRST_READY:
         shards, _ = _read_order(Path(wanted))
         is_free = not first_step or (sharding == "global" and not found.cursors)
         if shards != found.shards and not is_free:
@@ -143,7 +143,7 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
 def schedule_from(settings: RunSettings, record: InputRecord) -> bytes:
     """Return the order to replay after a record, as a schedule; empty unless `input_order` is a file."""
     wanted = settings.options.input_order
-    return b"" if wanted in (FIXED, FIRST_READY) else _read_order(Path(wanted))[1][2 * record.step :]
+    return b"" if wanted in (FIXED, FIRST_READY) else _read_order(Path(wanted))[1][_ENTRY_BYTES * record.step :]
 
 
 class OrderLog:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -157,4 +156,4 @@ def _process_events(
 
 def count_spans(documents: Iterable[Mapping[str, Any]]) -> int:
     """Return the number of spans in documents."""
-    return sum(1 for _ in chain.from_iterable(document["spans"] for document in documents))
+    return sum(len(document["spans"]) for document in documents)

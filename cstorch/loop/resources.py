@@ -1,4 +1,4 @@
-"""What a loop needs besides the program: a CS system, and workers on this machine."""
+"""Resources of a loop: a CS system, workers on this machine, and the lock of the directory."""
 
 from __future__ import annotations
 

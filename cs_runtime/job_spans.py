@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +23,8 @@ log = logging.getLogger("cs_runtime")
 ReadClock = Callable[[], tuple[str, ClockSample]]
 FetchSpans = Callable[[int | None], list[dict[str, Any]]]
 
-_clocks: list[ClockSample] = []
+# The newest ones: a sample in 10 s for three hours. All of them are in every document.
+_clocks: deque[ClockSample] = deque(maxlen=1024)
 
 
 @contextmanager

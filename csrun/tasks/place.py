@@ -32,6 +32,8 @@ JOB_VARIABLES = (
     "CSRUN_WAIT",
     "CSRUN_REQUEUE",
     "CSRUN_RESTARTS",
+    "CSRUN_ALLOW_INPUT_CHANGE",
+    "CSRUN_INPUT_ORDER",
 )
 
 # Exit code of a chief after a checkpoint that SIGUSR1 has requested, if its job then goes back into the

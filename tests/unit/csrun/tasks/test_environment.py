@@ -45,6 +45,13 @@ def test_a_launcher_inside_a_launcher_is_silent_and_starts_its_own_job() -> None
     assert not set(outer) & set(JOB_VARIABLES)
 
 
+def test_a_program_inside_a_task_does_not_inherit_the_input_options_of_its_job() -> None:
+    env = {"CSRUN_RANK": "3", "CSRUN_INPUT_ORDER": "first-ready", "CSRUN_ALLOW_INPUT_CHANGE": "1"}
+    change = program_environment(env, CHECKOUT)
+    assert not set(change.apply(env)) & set(env)
+    assert unset_notice(env, change) is None
+
+
 def test_an_inner_launcher_passes_on_what_the_user_added_to_pythonpath() -> None:
     env = {"PYTHONPATH": "src:/mine"}
     outer = program_environment(env, CHECKOUT).apply(env)

@@ -143,7 +143,9 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
 def schedule_from(settings: RunSettings, record: InputRecord) -> bytes:
     """Return the order to replay after a record, as a schedule; empty unless `input_order` is a file."""
     wanted = settings.options.input_order
-    return b"" if wanted in (FIXED, FIRST_READY) else _read_order(Path(wanted))[1][_ENTRY_BYTES * record.step :]
+    return (
+        b"" if wanted in (FIXED, FIRST_READY) else _read_order(Path(wanted))[1][_ENTRY_BYTES * record.step :]
+    )
 
 
 class OrderLog:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.security.proofs import is_proof, new_nonce
-from cs_toolkit.security.tls import digest, pinned_context
+from cs_toolkit.security.tls_connection import TlsError, connect_pinned
 from csrun.agent.connection import Connection
 from csrun.agent.log import LogWriter
 from csrun.agent.protocol import (
@@ -124,10 +124,11 @@ def _connect(environment: Mapping[str, str], place: TaskPlace) -> Connection:
     while time.monotonic() < limit_s:
         for host in filter(None, hosts):
             try:
-                connection = socket.create_connection((host, port), CONNECT_ATTEMPT_S)
-                return Connection(_encrypt(connection, certificate))
+                return Connection(connect_pinned((host, port), CONNECT_ATTEMPT_S, certificate).detach())
             except OSError as error:
                 failures[host] = error.strerror or str(error)
+            except TlsError as error:
+                failures[host] = str(error)
         time.sleep(TICK_S)
     tried = ", ".join(f"{host} ({reason})" for host, reason in failures.items())
     setting = environment.get("CSRUN_SUPERVISOR_PORTS", "")
@@ -136,23 +137,6 @@ def _connect(environment: Mapping[str, str], place: TaskPlace) -> Connection:
         f"nodes can connect to the host where csrun_wse runs: open a range of ports for that"
         f"{f' ({setting})' if setting else ''}, or start csrun_wse inside the job (--submit)"
     )
-
-
-def _encrypt(connection: socket.socket, certificate: str) -> socket.socket:
-    """Return the connection with TLS to the launcher, whose certificate has this digest.
-
-    Raises:
-        OSError: the peer is not the launcher; the connection is closed.
-    """
-    try:
-        encrypted = pinned_context().wrap_socket(connection)
-    except OSError:
-        connection.close()
-        raise
-    if digest(encrypted.getpeercert(binary_form=True) or b"") != certificate:
-        encrypted.close()
-        raise ConnectionError("another process listens there")
-    return encrypted
 
 
 class _Task:

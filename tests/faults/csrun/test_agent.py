@@ -307,7 +307,7 @@ def test_a_log_of_a_run_before_is_kept_where_that_is_asked_for(launch: Callable[
 
 
 def test_agent_sends_nothing_to_another_process_at_the_port(launch: Any) -> None:
-    """A port may have been taken by another process, with another certificate, after the launcher has ended."""
+    """After the end of the launcher, another process may listen there, with another certificate."""
     launcher = launch(certificate="0" * 64)
     began_s = time.monotonic()
     while launcher.link.is_open() and time.monotonic() - began_s < LIMIT_S:

@@ -221,24 +221,30 @@ def relative_path(path: Path, plan: LaunchPlan) -> Path:
     return path
 
 
+_OUT_OF_MEMORY = "as the kernel does when memory runs out"
+
+
 def exit_code_text(code: int) -> str:
     """Format an exit code with the signal that it means in a shell."""
-    try:
-        name = signal.Signals(code - 128).name
-    except ValueError:
+    name = _signal_name(code)
+    if name is None:
         return f"exit code {code}"
-    hint = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
-    return f"exit code {code} ({name}{hint})"
+    return f"exit code {code} ({name}{f', {_OUT_OF_MEMORY}' if name == 'SIGKILL' else ''})"
 
 
 def ending_text(code: int) -> str:
     """Return how a process has ended, as the predicate of a sentence."""
-    try:
-        name = signal.Signals(code - 128).name
-    except ValueError:
+    name = _signal_name(code)
+    if name is None:
         return f"ended with exit code {code}"
-    hint = " (as the kernel does when memory runs out)" if name == "SIGKILL" else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {name}{f' ({_OUT_OF_MEMORY})' if name == 'SIGKILL' else ''}"
+
+
+def _signal_name(code: int) -> str | None:
+    """Return the signal that an exit code means in a shell; None for none."""
+    with suppress(ValueError):
+        return signal.Signals(code - 128).name
+    return None
 
 
 class LineSplitter:

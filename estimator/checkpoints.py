@@ -132,8 +132,15 @@ def resolve_checkpoint(given: str | None, model_dir: Path) -> str | None:
     Raises:
         CheckpointReadError: The given directory has no checkpoint.
     """
-    if given is None:
-        return latest_checkpoint(model_dir)
+    return latest_checkpoint(model_dir) if given is None else find_checkpoint(given)
+
+
+def find_checkpoint(given: str) -> str:
+    """Return the prefix of a checkpoint given as prefix or directory.
+
+    Raises:
+        CheckpointReadError: The directory has no checkpoint.
+    """
     if not Path(given).is_dir():
         return given
     newest = latest_checkpoint(given)
@@ -175,8 +182,7 @@ def open_checkpoint(prefix: str) -> Iterator[Any]:
     """
     import tensorflow as tf
 
-    if Path(prefix).is_dir():
-        prefix = latest_checkpoint(prefix) or prefix
+    prefix = find_checkpoint(prefix)
     literal = literal_path(prefix)
     try:
         yield tf.train.load_checkpoint(literal)

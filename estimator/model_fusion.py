@@ -8,11 +8,10 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator.calling import call_input_fn, call_model_fn, check_advances, check_model_fn, with_mean_loss
-from estimator.checkpoints import literal_path, open_checkpoint, resolve_checkpoint
+from estimator.checkpoints import find_checkpoint, literal_path, open_checkpoint
 from estimator.config import MULTI_MODEL_STACK_KEY
 from estimator.errors import CallError, CheckpointReadError, InputFnError, ModelFnError
 from estimator.input.dataset import features_and_labels, read_in_graph
@@ -348,7 +347,7 @@ def start_from(checkpoint: str, scope: str) -> None:
     v1 = tf.compat.v1
     variables = {variable.op.name: variable for variable in v1.global_variables()}
     trainable = [variable.op.name for variable in v1.trainable_variables()]
-    checkpoint = resolve_checkpoint(checkpoint, Path(checkpoint)) or checkpoint
+    checkpoint = find_checkpoint(checkpoint)
     with open_checkpoint(checkpoint) as reader:
         known = reader.get_variable_to_shape_map()
         with_scope = all(name in known for name in trainable)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cs_toolkit.errors import suggestion
 from cs_toolkit.step import Mode
-from estimator.checkpoints import literal_path, resolve_checkpoint
+from estimator.checkpoints import find_checkpoint, literal_path
 from estimator.errors import (
     CallError,
     CheckpointReadError,
@@ -305,8 +304,7 @@ def apply_warm_start(settings: WarmStartSettings) -> None:
     import tensorflow as tf
 
     try:
-        checkpoint = settings.ckpt_to_initialize_from
-        checkpoint = resolve_checkpoint(checkpoint, Path(checkpoint)) or checkpoint
+        checkpoint = find_checkpoint(settings.ckpt_to_initialize_from)
         tf.compat.v1.train.warm_start(literal_path(checkpoint), *settings[1:])
     except (tf.errors.OpError, ValueError, KeyError) as error:
         raise CheckpointReadError(settings.ckpt_to_initialize_from, essence(error)) from error

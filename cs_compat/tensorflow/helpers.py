@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from csrun.tasks.place import TF_CONFIG_PORT_BASE, tf_config
 from csrun.tasks.roles import TaskInfo
-from estimator.checkpoints import checkpoint_exists, literal_path, resolve_checkpoint
+from estimator.checkpoints import checkpoint_exists, find_checkpoint, literal_path
 from estimator.errors import CheckpointReadError
 
 _SUMMARIES = tf.compat.v1.GraphKeys.SUMMARIES
@@ -49,8 +49,7 @@ class GetWeights:
 
     def __init__(self, checkpoint: str | Path) -> None:
         try:
-            found = resolve_checkpoint(str(checkpoint), Path(checkpoint)) or str(checkpoint)
-            self._reader = tf.train.load_checkpoint(literal_path(found))
+            self._reader = tf.train.load_checkpoint(literal_path(find_checkpoint(str(checkpoint))))
         except (ValueError, tf.errors.OpError, CheckpointReadError) as error:
             raise ValueError(f"'{checkpoint}' is not a checkpoint: {error}") from error
 

@@ -2,7 +2,7 @@
 
 TensorFlow writes a Python file for each function that it converts, and removes it when the process ends
 normally. Here each process has a folder that it locks. The kernel releases the lock when the process ends in
-any way, and the next process that generates a file removes the folders that nobody has locked.
+any way, and the next process that generates a file removes the folders that are not locked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs one program on this machine, in place of the launcher.
+"""Replaces the launcher by one program on this machine.
 
-Apart from `run`, because every `csrun_cpu` starts here and needs none of the modules of a job.
+Separate from `run`, because every `csrun_cpu` starts here and needs none of the modules of a job.
 """
 
 from __future__ import annotations

@@ -23,9 +23,8 @@ from typing import Any
 
 from cs_toolkit.files import replace_file
 
-# Recording is always on: a batch costs 2 to 4 us of CPU time in both processes together, with the times that
-# are measured for it: 1.4 % of sending and receiving 64 KiB, 0.4 % of 1 MiB, and under 1 % of the shortest
-# step that was measured, 0.4 ms.
+# Recording is always on: adding a span took 0.1 us in a loop, reading the clock 0.06 us, and adding a span of
+# `cs_system.part_spans` 0.6 us. A batch has one span in the system, and four in the worker, added together.
 
 CAPACITY = 30_000
 # Spans in the files that are written in intervals, for a process that will be killed: 4,000 cost 15 ms.

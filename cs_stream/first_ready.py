@@ -73,29 +73,14 @@ class FirstReadyState(RunState):
         """Return how many slots a worker has for itself."""
         return self._quota
 
-    def commit(self, index: int, generation: int, now_s: float, content: bytes = b"") -> bool:
-        """Count the next batch of a worker as received; False if the generation is fenced."""
-        worker = self._workers[index]
-        if worker.generation != generation:
-            return False
-        self._ready[index].append(_Batch(worker.received, *next(self._places[index]), content))
-        self._arrivals.append(index)
-        worker.received += 1
-        worker.batches += 1
-        worker.size_bytes += self.spec.layout.nbytes
-        self._mark_starved(worker, now_s)
-        return True
+    def _store(self, worker: WorkerEntry, content: bytes) -> None:
+        batch = _Batch(worker.received, *next(self._places[worker.index]), content)
+        self._ready[worker.index].append(batch)
+        self._arrivals.append(worker.index)
 
-    def skip(self, index: int, generation: int, now_s: float) -> bool:
-        """Count a batch that does not exist; False if the generation is fenced."""
-        worker = self._workers[index]
-        if worker.generation != generation:
-            return False
-        next(self._places[index])
-        self._free(index, [worker.received])
-        worker.received += 1
-        self._mark_starved(worker, now_s)
-        return True
+    def _store_hole(self, worker: WorkerEntry) -> None:
+        next(self._places[worker.index])
+        self._free(worker.index, [worker.received])
 
     def take(self, limit: int | None = None) -> tuple[int, int] | None:
         """Take the next batch, and those of the same worker that follow it in order and in the chunk.

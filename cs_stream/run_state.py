@@ -326,7 +326,7 @@ class RunState:
         worker = self._workers[index]
         if worker.generation != generation:
             return False
-        self._contents[self._order.position_of(index, worker.received)] = content
+        self._store(worker, content)
         worker.received += 1
         worker.batches += 1
         worker.size_bytes += self.spec.layout.nbytes
@@ -339,11 +339,17 @@ class RunState:
         worker = self._workers[index]
         if worker.generation != generation:
             return False
-        self._holes.add(self._order.position_of(index, worker.received))
+        self._store_hole(worker)
         worker.received += 1
         self._mark_starved(worker, now_s)
         self._skip_holes()
         return True
+
+    def _store(self, worker: WorkerEntry, content: bytes) -> None:
+        self._contents[self._order.position_of(worker.index, worker.received)] = content
+
+    def _store_hole(self, worker: WorkerEntry) -> None:
+        self._holes.add(self._order.position_of(worker.index, worker.received))
 
     def end(self, index: int, generation: int) -> None:
         """Record that the worker has no more input."""

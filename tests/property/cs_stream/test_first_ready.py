@@ -211,3 +211,11 @@ def test_a_batch_that_is_ready_does_not_wait_for_a_worker_that_is_late() -> None
     assert run.state.next_worker() == 0
     with pytest.raises(ValueError, match="expected a span that was taken"):
         run.state.release(0, 1)
+
+
+def test_damage_is_forgiven_once_for_each_batch() -> None:
+    run = Run(start(1), 1, [9])
+    for number in range(2):
+        assert run.state.record_corruption(0, f"checksum of batch {number}")
+        run.send(0)
+    run.state.check(0, 0.0)

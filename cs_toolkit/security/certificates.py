@@ -172,14 +172,9 @@ class Authority:
             # Only systems: a user must not be able to pose as the system to which others send their data.
             purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
         key = ec.generate_private_key(ec.SECP256R1())
+        subject = _subject(self.site, identity.name, identity.role)
         builder = (
-            x509.CertificateBuilder()
-            .subject_name(_subject(self.site, identity.name, identity.role))
-            .issuer_name(self._certificate.subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _CLOCK_DIFFERENCE)
-            .not_valid_after(end)
+            _builder(subject, self._certificate.subject, key, now, end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -218,13 +213,7 @@ def create_authority(
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = _subject(site, f"authority of {site}")
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_DIFFERENCE)
-        .not_valid_after(now + timedelta(days=days))
+        _builder(subject, subject, key, now, now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -239,33 +228,35 @@ def create_pinned_context(name: str) -> tuple[ssl.SSLContext, str]:
 
     Clients need none: they prove that they belong to the job over the encrypted connection.
     """
-    certificate, key = create_self_signed(name, AUTHORITY_DAYS)
+    # Clients compare only the digest.
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    certificate = _builder(subject, subject, key, now, now + timedelta(days=AUTHORITY_DAYS)).sign(
+        key, hashes.SHA256()
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0  # as in `Credentials.server_context`
     restrict(context)
     # OpenSSL takes keys from files only; this one is in memory, and has no name.
     with os.fdopen(os.memfd_create("key"), "wb") as file:
-        file.write(certificate + key)
+        file.write(_pem(certificate) + _key_pem(key))
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-    return context, digest(ssl.PEM_cert_to_DER_cert(certificate.decode()))
+    return context, digest(certificate.public_bytes(serialization.Encoding.DER))
 
 
-def create_self_signed(name: str, days: int) -> tuple[bytes, bytes]:
-    """Return a self-signed certificate and its private key, as PEM, for peers that know its digest."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    certificate = (
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, begin: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    return (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(subject)
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_DIFFERENCE)
-        .not_valid_after(now + timedelta(days=days))
-        .sign(key, hashes.SHA256())
+        .not_valid_before(begin - _CLOCK_DIFFERENCE)
+        .not_valid_after(end)
     )
-    return _pem(certificate), _key_pem(key)
 
 
 def _alternative_names(hosts: Sequence[str]) -> list[x509.GeneralName]:

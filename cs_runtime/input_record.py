@@ -16,7 +16,14 @@ from typing import Any
 from cs_runtime.errors import InputChangedError, InputOrderError, ModelDirError
 from cs_runtime.input_source import Sharding
 from cs_runtime.options import RunSettings
-from cs_stream.order import InputPosition, even_cursors, pack_schedule, unpack_schedule
+from cs_stream.order import (
+    MAX_SHARDS,
+    SCHEDULE_ENTRY_BYTES,
+    InputPosition,
+    even_cursors,
+    pack_schedule,
+    unpack_schedule,
+)
 from cs_toolkit.execution_options import AUTO
 from cs_toolkit.files import parse_json, replace_file
 
@@ -28,8 +35,8 @@ _MAX_BYTES = 1 << 20
 
 ORDER_FILE_NAME = "input_order.shards"
 FIXED, FIRST_READY = "fixed", "first-ready"
-_ENTRY_BYTES = 2
-_UNKNOWN = 0xFFFF
+_ENTRY_BYTES = SCHEDULE_ENTRY_BYTES
+_UNKNOWN = MAX_SHARDS  # no shard has this number
 # The order to replay goes in one message, with room for the rest of it.
 _MAX_ORDER_BYTES = 3 << 20
 
@@ -143,9 +150,10 @@ def start_record(settings: RunSettings, first_step: int, workers: int, sharding:
 def schedule_from(settings: RunSettings, record: InputRecord) -> bytes:
     """Return the order to replay after a record, as a schedule; empty unless `input_order` is a file."""
     wanted = settings.options.input_order
-    return (
-        b"" if wanted in (FIXED, FIRST_READY) else _read_order(Path(wanted))[1][_ENTRY_BYTES * record.step :]
-    )
+    if wanted in (FIXED, FIRST_READY):
+        return b""
+    _, schedule = _read_order(Path(wanted))
+    return schedule[_ENTRY_BYTES * record.step :]
 
 
 class OrderLog:

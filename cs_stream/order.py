@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
 
-# Shards have numbers of 16 bits in a schedule.
+# Shards have numbers of 16 bits in a schedule, and their count is such a number, too.
 SCHEDULE_ENTRY_BYTES = 2
-MAX_SHARDS = 1 << 16
+MAX_SHARDS = (1 << 16) - 1
 
 _DIGEST_BYTES = 16
 _LINK = struct.Struct("<QQQ")

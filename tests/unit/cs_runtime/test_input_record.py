@@ -22,7 +22,7 @@ from cs_runtime.input_record import (
     start_record,
 )
 from cs_runtime.options import RunSettings
-from cs_stream.order import InputPosition, pack_schedule
+from cs_stream.order import MAX_SHARDS, InputPosition, pack_schedule
 from cs_toolkit.execution_options import ExecutionOptions
 
 
@@ -183,6 +183,13 @@ def test_the_log_of_the_order_begins_at_the_step_of_the_run_and_is_replayed(tmp_
     assert schedule_from(replaying, record) == pack_schedule([0, 1, 1, 0])
     assert schedule_from(replaying, replace(record, step=2)) == pack_schedule([1, 0])
     assert schedule_from(ready(tmp_path), record) == b""
+
+
+def test_the_log_has_room_for_the_largest_number_of_shards(tmp_path: Path) -> None:
+    begun = start_record(ready(tmp_path, input_shards=MAX_SHARDS), 0, 2, "shards")
+    OrderLog(tmp_path, begun).add(pack_schedule([MAX_SHARDS - 1]))
+    replaying = settings(tmp_path, input_order=str(tmp_path / ORDER_FILE_NAME))
+    assert start_record(replaying, 0, 2, "shards").shards == MAX_SHARDS
 
 
 def test_an_order_that_is_not_known_from_the_first_step_is_not_replayed(tmp_path: Path) -> None:

@@ -174,21 +174,21 @@ def test_a_peer_without_a_token_gets_nothing(cluster: Any, start: Any, tmp_path:
     job = start(cluster, "--total-nodes=1", "--tasks-per-node=1", "sh", "-c", pause)
     job.wait_for("ready 0")
     ((_, port),) = listening_sockets(job.process.pid)
-    with socket.create_connection(("127.0.0.1", port), 5) as stranger:
-        stranger.settimeout(30)
-        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    with socket.create_connection(("127.0.0.1", port), 5) as unknown:
+        unknown.settimeout(30)
+        unknown.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with contextlib.suppress(ConnectionResetError):
-            assert b"challenge" not in stranger.recv(4096)
+            assert b"challenge" not in unknown.recv(4096)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
         socket.create_connection(("127.0.0.1", port), 5) as plain,
-        context.wrap_socket(plain) as stranger,
+        context.wrap_socket(plain) as unknown,
     ):
-        stranger.settimeout(30)
-        assert b"challenge" in stranger.recv(4096)
-        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert stranger.recv(4096) == b""
+        unknown.settimeout(30)
+        assert b"challenge" in unknown.recv(4096)
+        unknown.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert unknown.recv(4096) == b""
     (tmp_path / "go").touch()
     assert job.end() == 0, job.shown()
 

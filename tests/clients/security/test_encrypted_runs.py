@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> SiteCertificates:
     return SiteCertificates(tmp_path_factory.mktemp("site"))
 
 
-def made(directory: Path) -> Path:
+def make_directory(directory: Path) -> Path:
     directory.mkdir()
     return directory
 
@@ -40,8 +40,8 @@ def test_pipelined_run_with_workers(site: SiteCertificates, tmp_path: Path) -> N
         ("plain", [], {}),
         ("tls", [f"--certs={site.system.directory}"], {"CS_CERTS": str(site.user.directory)}),
     ):
-        with running_system(made(tmp_path / f"{name}-system"), flags) as system:
-            folder = made(tmp_path / name)
+        with running_system(make_directory(tmp_path / f"{name}-system"), flags) as system:
+            folder = make_directory(tmp_path / name)
             code, output = finish(launch(system, folder, 30, tasks=3, **environment))
             assert code == 0, output
             results.append(checkpoint(folder))
@@ -53,8 +53,8 @@ def test_pipelined_run_with_workers(site: SiteCertificates, tmp_path: Path) -> N
 
 
 def test_job_without_certificate_is_refused_before_it_starts(site: SiteCertificates, tmp_path: Path) -> None:
-    with running_system(made(tmp_path / "system"), [f"--certs={site.system.directory}"]) as system:
-        code, output = finish(launch(system, made(tmp_path / "job"), 30, CS_IP=system.address))
+    with running_system(make_directory(tmp_path / "system"), [f"--certs={site.system.directory}"]) as system:
+        code, output = finish(launch(system, make_directory(tmp_path / "job"), 30, CS_IP=system.address))
     assert code == 1
     assert "it uses TLS, and you have named no certificate" in output
 
@@ -96,10 +96,10 @@ def train_digits(system: RunningSystem, folder: Path, **environment: str) -> dic
 
 def test_weight_streaming_on_a_group(site: SiteCertificates, tmp_path: Path) -> None:
     """Leader, member, wafers and MemoryX use TLS between each other; the collectives of JAX do not."""
-    with running_system(made(tmp_path / "plain-system"), ["--num-csx=2"]) as system:
-        plain = train_digits(system, made(tmp_path / "plain"))
-    with encrypted_group(site, made(tmp_path / "tls-system")) as system:
-        encrypted = train_digits(system, made(tmp_path / "tls"), CS_CERTS=str(site.user.directory))
+    with running_system(make_directory(tmp_path / "plain-system"), ["--num-csx=2"]) as system:
+        plain = train_digits(system, make_directory(tmp_path / "plain"))
+    with encrypted_group(site, make_directory(tmp_path / "tls-system")) as system:
+        encrypted = train_digits(system, make_directory(tmp_path / "tls"), CS_CERTS=str(site.user.directory))
         assert "not encrypted" in system.log()
     assert plain
     assert plain.keys() == encrypted.keys()

@@ -23,7 +23,7 @@ lint: .venv/.complete ## style, types, who may import whom, circles of imports, 
 	$(VENV_PYTHON) scripts/lint.py
 
 test: .venv/.complete ## the tests
-	$(VENV_PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder
+	$(VENV_PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --max-worker-restart=0 --no-loadscope-reorder
 
 guides: .venv/.complete ## the commands of all documents, executed as they stand there
 	$(VENV_PYTHON) -m pytest -m guides --numprocesses=2 -o faulthandler_timeout=660 tests/guides

@@ -6,7 +6,7 @@ is dealt to several workers, in parts: a part has every k-th batch of its shard.
 the workers in rotation, so every part of the input has one reader, and the workers together read every batch
 once. All numbers count from 0.
 
-With the order first-ready, the system takes whichever batch is there. The order is then known only
+With the order first-ready, the system takes the first batch that is ready. The order is then known only
 afterwards, and the place in the input is a cursor for each shard. A worker still reads its shards in a fixed
 order, the one that is furthest behind first. A schedule, the shards of all steps as an earlier run has taken
 them, replays such an order.

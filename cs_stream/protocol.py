@@ -1,7 +1,7 @@
 """The state machines of the two ends of a connection, without any I/O.
 
 The caller passes received bytes to `receive_data`, which returns events, and sends the bytes of
-`data_to_send`. The payload of a BATCH never passes through here: `wants()` tells the caller on the system's
+`data_to_send`. The payload of a BATCH never passes through here: `wants()` informs the caller on the system's
 side that the next bytes of the stream are the payload of batch `seq`; it receives them into their slot, and
 reports whether they are intact.
 
@@ -128,7 +128,7 @@ class ReadPayload:
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """A worker, or somebody who claims to be one, wants to join: `challenge` or `fail` it."""
+    """A peer asks to join as a worker, without proof so far: `challenge` or `fail` it."""
 
     hello: Hello
 

@@ -107,7 +107,7 @@ class Receiver:
         self._links: set[ServerLink] = set()
         # In the order of their arrival.
         self._handshakes: dict[ServerLink, None] = {}
-        # Anybody can cause these lines.
+        # Unauthenticated peers can cause these lines.
         self._dropped_lines, self._rejected_lines = LineLimiter(_log), LineLimiter(_log)
         self._is_closed = False
         self._wake_reader, self._wake_writer = socket.socketpair()

@@ -1,7 +1,7 @@
 """Memory in which a worker gives its batches to a CS system on the same machine.
 
 Every connection has its own: a worker that was stopped, replaced by another process and continued then writes
-into memory that nobody reads any more. So the system copies each batch into its ring. That is one copy more
+into memory that is no longer read. So the system copies each batch into its ring. That is one copy more
 than memory of the ring itself would need, and still several times as fast as a socket.
 
     offset  0  16 bytes token, by which a worker recognizes the memory that WELCOME names
@@ -30,7 +30,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class NotSharedError(ToolkitError):
-    """The memory that the system names is not there: it runs on another machine, or in another container."""
+    """The system's memory cannot be opened: it runs on another machine, or in another container."""
 
 
 class SharedMemory:
@@ -72,7 +72,7 @@ class SharedMemory:
         """Open the memory that WELCOME names.
 
         Raises:
-            NotSharedError: it is not there, or something else is.
+            NotSharedError: it is missing, or the path is that of something else.
         """
         try:
             # O_NONBLOCK: the path of another machine may be anything here, a pipe for example.

@@ -26,7 +26,7 @@ Numbers = tuple[int, ...]
 # rates, loss scales, sums of squares of a layer.
 SMALL_BYTES = 64
 
-# Limits of a schedule, which may come from anybody. A batch has no more samples, a device no larger tensor.
+# Limits of a schedule from an untrusted peer. A batch has no more samples, a device no larger tensor.
 MAX_MICRO_BATCHES = 1 << 16
 _MAX_TENSOR_BYTES = 1 << 48
 

@@ -217,8 +217,8 @@ class TlsConnection(Connection):
             socket.socket.shutdown(self._tls, how)
 
     def close(self) -> None:
-        """Close the socket, after telling the peer that this is the end of our stream."""
-        # `shut_down` does not tell it (`close_notify`): after that, Python can no longer receive.
+        """Close the socket, after the TLS message that ends our stream."""
+        # `shut_down` does not send this `close_notify`: after it, Python can no longer receive.
         with self._lock:
             with suppress(OSError, ValueError):
                 self._tls.unwrap()

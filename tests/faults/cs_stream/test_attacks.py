@@ -1,4 +1,4 @@
-"""Listeners who repeat what they have recorded, and single bits that are changed on the way."""
+"""Attackers that replay recorded connections, and networks that flip single bits."""
 
 import socket
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def test_the_recorded_answers_of_a_system_deceive_no_worker(bad_network: Callabl
         assert take_numbered(run.ring) == list(range(COUNT))
         run.ring.close()
         assert first.result(timeout=60).end == "bye"
-        # With the system's place taken by somebody who has recorded all of its answers.
+        # An attacker that has recorded all answers of the system takes its place.
         future = run.start(run.sender(0, listener.getsockname(), connect_timeout_s=1.0), inputs)
         sock, _ = listener.accept()
         with sock:
@@ -142,14 +142,14 @@ def test_damage_in_between_is_forgiven_as_often_as_batches_arrive(bad_network: C
         assert network.connections == 11
 
 
-def test_a_stranger_who_knows_the_worker_but_not_the_token_cannot_fence_it() -> None:
+def test_a_peer_without_the_token_cannot_fence_a_worker() -> None:
     with Loopback() as run:
         future = run.start_sender(0, count=COUNT)
         assert take_numbered(run.ring, count=1) == [0]
         for _ in range(10):
-            stranger = RawWorker(run.receiver.address, run.identity(0, token=""), run.spec.layout)
-            with stranger:
-                assert stranger.send_hello().header.type is FrameType.ERR
+            peer = RawWorker(run.receiver.address, run.identity(0, token=""), run.spec.layout)
+            with peer:
+                assert peer.send_hello().header.type is FrameType.ERR
         assert take_numbered(run.ring) == list(range(1, COUNT))
         run.ring.close()
         assert (future.result(timeout=60).end, future.result().reconnects) == ("bye", 0)

@@ -42,8 +42,8 @@ def test_without_the_token_nobody_joins_or_disturbs_a_worker(caplog: pytest.LogC
     with Loopback() as run:
         future = run.start_sender(0, count=4)
         assert take_numbered(run.ring, count=2) == [0, 1]
-        with RawWorker(run.receiver.address, run.identity(0, token="a guess"), SMALL) as stranger:
-            answer = stranger.send_hello()
+        with RawWorker(run.receiver.address, run.identity(0, token="a guess"), SMALL) as peer:
+            answer = peer.send_hello()
             assert answer.header.type is FrameType.ERR
             assert Failure.decode(answer.payload).text == "PROOF: its tag is not that of its content"
         assert take_numbered(run.ring) == [2, 3]

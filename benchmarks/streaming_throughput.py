@@ -33,7 +33,8 @@ from cs_stream.errors import EndOfInput
 from cs_stream.receiver import BatchLayout, Receiver, RunSpec
 from cs_stream.sender import Sender, WorkerIdentity
 from cs_toolkit.security.certificates import Authority, create_authority
-from cs_toolkit.security.tls import Credentials, Identity
+from cs_toolkit.security.identity import Identity
+from cs_toolkit.security.tls import Credentials
 
 SENDERS = 2
 WINDOW = 4

@@ -10,9 +10,10 @@ import sys
 
 from cs_system.commands import ASKING
 from cs_system.commands import main as cs_system_main
+from cs_toolkit.security.identity import CERTS_VARIABLE
 from csrun.site import SiteError
 from csrun.site.loading import load_site
-from csrun.tasks.environment import CERTS_VARIABLE, SYSTEM_VARIABLE
+from csrun.tasks.environment import SYSTEM_VARIABLE
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import click
 
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.security.tls import CA_FILE, CERTIFICATE_FILE, CERTS_VARIABLE, Identity, Role
+from cs_toolkit.security.identity import CA_FILE, CERTIFICATE_FILE, CERTS_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
     from cs_toolkit.security.certificates import Certificate

@@ -22,7 +22,7 @@ from cs_toolkit.liveness import (
     MIN_PEER_TIMEOUT_S,
     PEER_TIMEOUT_VARIABLE,
 )
-from cs_toolkit.security.tls import CERTS_VARIABLE
+from cs_toolkit.security.identity import CERTS_VARIABLE
 
 _MIB = 1 << 20
 

@@ -1,10 +1,9 @@
-"""The log of a CS system's processes: format, level, file and rotation."""
+"""The log of a CS system's processes: options and format."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import logging.handlers
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -127,7 +126,9 @@ def set_up_logging(options: LogOptions) -> None:
     """
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if options.file is not None:
-        handler = _LogFile(options.file, options.max_bytes, options.files)
+        from cs_system.log_file import LogFile  # logging.handlers imports pickle and socket
+
+        handler = LogFile(options.file, options.max_bytes, options.files)
     handler.setFormatter(JsonFormatter(_current_run) if options.format == "json" else _TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in _LOGGERS:
@@ -146,33 +147,6 @@ def name_current_run(read: Callable[[], Mapping[str, object]]) -> None:
 
 def _current_run() -> Mapping[str, object]:
     return _current()
-
-
-class _LogFile(logging.handlers.RotatingFileHandler):
-    """A log file that is rotated at a size, and opened again when another program has moved or removed it.
-
-    Several processes may append to it, of which one rotates it.
-    """
-
-    def __init__(self, file: Path, max_bytes: int, files: int) -> None:
-        # Opened now, so that a file that cannot be written is an error of the command.
-        super().__init__(
-            file, maxBytes=max_bytes, backupCount=files, encoding="utf-8", errors="backslashreplace"
-        )
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record to the file that has the name now."""
-        if self.stream is not None and not self._is_current(self.stream.fileno()):
-            self.stream.close()
-            self.stream = self._open()
-        super().emit(record)
-
-    def _is_current(self, descriptor: int) -> bool:
-        try:
-            found, own = Path(self.baseFilename).stat(), os.fstat(descriptor)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
 
 # Names in texts come from any client: they must neither control a terminal nor look like a line of the log.

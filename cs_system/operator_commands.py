@@ -17,7 +17,7 @@ import click
 from cs_system.address import SystemAddress, parse_address, parse_addresses
 from cs_system.errors import CsSystemError, NoSuchJobError
 from cs_system.usage import GROUPINGS, GroupBy
-from cs_toolkit.security.tls import CERTS_VARIABLE
+from cs_toolkit.security.identity import CERTS_VARIABLE
 
 if TYPE_CHECKING:
     from cs_system.client import SystemClient

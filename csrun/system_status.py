@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
+from cs_toolkit.security.identity import CERTS_VARIABLE
 from csrun.errors import CsrunError
-from csrun.tasks.environment import CERTS_VARIABLE, Toolkit
+from csrun.tasks.environment import Toolkit
 
 PORT = 9000
 ANSWER_LIMIT_S = 20.0

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cs_toolkit.security.certificates import Authority, create_authority
-from cs_toolkit.security.tls import Credentials, Identity, Role
+from cs_toolkit.security.identity import Identity, Role
+from cs_toolkit.security.tls import Credentials
 
 
 class SiteCertificates:

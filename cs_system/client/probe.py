@@ -9,7 +9,8 @@ import time
 
 from cs_system.address import SystemAddress, is_loopback
 from cs_system.errors import NotACsSystemError, SystemUnreachableError, TlsFailedError
-from cs_toolkit.security.tls import CERTS_VARIABLE, Credentials, explain, is_plain
+from cs_toolkit.security.identity import CERTS_VARIABLE
+from cs_toolkit.security.tls import Credentials, explain, is_plain
 
 # RFC 9113 section 3.4: the client's preface and an empty SETTINGS frame; the answer is a SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"

@@ -23,7 +23,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cs_toolkit.errors import ToolkitError, UsageError
 from cs_toolkit.files import replace_file
-from cs_toolkit.security.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, Identity, Role, digest, restrict
+from cs_toolkit.security.identity import CA_FILE, CERTIFICATE_FILE, KEY_FILE, Identity, Role
+from cs_toolkit.security.tls import digest, restrict
 
 AUTHORITY_KEY_FILE = "ca-key.pem"
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365

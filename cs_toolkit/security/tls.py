@@ -1,4 +1,4 @@
-"""Credentials of this process for mutual TLS, and the identity of its peers.
+"""Credentials of this process for mutual TLS.
 
 A directory has the three files of an identity: `ca.pem`, the certificate of the site's authority; `cert.pem`,
 our own certificate; `key.pem`, its private key. Both sides of a connection prove their identity (mutual TLS),
@@ -9,20 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
 
 from cs_toolkit.errors import UsageError
-
-CERTS_VARIABLE = "CS_CERTS"
-"""Environment variable with the directory of the credentials."""
-
-CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.pem", "cert.pem", "key.pem"
-
-Role = Literal["user", "admin", "system"]
-ROLES: tuple[Role, ...] = get_args(Role)
+from cs_toolkit.security.identity import CA_FILE, CERTIFICATE_FILE, CERTS_VARIABLE, KEY_FILE
 
 # Permissions of a private key that others than its owner have.
 _OTHERS = 0o077
@@ -37,36 +28,6 @@ FileVersions = tuple[tuple[int, int], ...]
 
 class CredentialsError(UsageError):
     """The files of an identity are missing, unreadable, damaged, or visible to others."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """The subject of a certificate.
-
-    Attributes:
-        name: Common name: a user's name, or the first host of a system.
-        role: Organizational unit; "user" if that is no role of ours, as in certificates of other authorities.
-    """
-
-    name: str
-    role: Role
-
-    @classmethod
-    def of_subject(cls, common_name: str, units: Sequence[str]) -> Identity:
-        """Return the identity of a subject with a common name and organizational units."""
-        return cls(common_name, next((role for role in ROLES if role in units), "user"))
-
-    @classmethod
-    def of_peer(cls, certificate: Mapping[str, Any]) -> Identity:
-        """Return the identity of a certificate in the form of `ssl.SSLSocket.getpeercert`."""
-        pairs = [pair for names in certificate.get("subject", ()) for pair in names]
-        names = [value for key, value in pairs if key == "commonName"]
-        return cls.of_subject(
-            names[0] if names else "", [value for key, value in pairs if key == "organizationalUnitName"]
-        )
-
-    def __str__(self) -> str:
-        return f"{self.role} {self.name}"
 
 
 class Credentials:

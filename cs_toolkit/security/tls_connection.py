@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from cs_toolkit import wire
-from cs_toolkit.security.tls import Credentials, Identity, digest, explain, pinned_context
+from cs_toolkit.security.identity import Identity
+from cs_toolkit.security.tls import Credentials, digest, explain, pinned_context
 from cs_toolkit.wire import Buffer, Connection, ForeignBytesError, PeerGoneError, PeerSilentError
 
 # One write encrypts at most this many bytes, so that a reading thread waits for the lock no longer than that.

@@ -10,7 +10,6 @@ import random
 import resource
 import signal
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -77,9 +76,12 @@ def run_agents(
         (plan.log_dir / name).write_text(text, encoding="utf-8")
     register(known_job(plan), environment)
     write_text(STDERR, f"Launching: {join(plan.command)} ({describe_tasks(plan)})\n")
+    from cs_toolkit.security.certificates import create_pinned_context  # after the first line: it takes 50 ms
+
     with _listen(plan) as listener, SignalPipe() as signals:
         token = token_hex(16)
-        context, certificate = _make_context(plan)
+        # A certificate for this job only: the agents know its digest from the scheduler, like the token.
+        context, certificate = create_pinned_context(plan.job_id)
         own = {
             **command_environment,
             "CSRUN_SUPERVISOR_HOST": "127.0.0.1" if plan.loopback else socket.gethostname(),
@@ -99,13 +101,6 @@ def run_agents(
             return JobLoop(plan, starter, signals, listener, process, guard.tasks_run, token, context).run()
         finally:
             guard.dismiss()
-
-
-def _make_context(plan: AgentPlan) -> tuple[ssl.SSLContext, str]:
-    """Make a certificate for this job only: the agents know its digest from the scheduler, like the token."""
-    from cs_toolkit.security.certificates import create_pinned_context  # only jobs on nodes need cryptography
-
-    return create_pinned_context(plan.job_id)
 
 
 def _listen(plan: AgentPlan) -> socket.socket:

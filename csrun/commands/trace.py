@@ -14,7 +14,6 @@ from csrun.commands.completion import job_ids
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import CsrunError
 from csrun.jobs.registry import find_job, read_record
-from csrun.jobs.timeline import SPANS_DIR, count_spans, make_trace, read_documents
 
 PROGRAM = "csrun"
 FILE_NAME = "trace.json"
@@ -37,6 +36,8 @@ def trace(job: str, output: Path | None) -> int:
     JOB is an id that csrun_wse has printed (or the start or end of one), the scheduler's number, or a log
     directory.
     """
+    from csrun.jobs.timeline import SPANS_DIR, count_spans, make_trace, read_documents  # not for csrun --help
+
     found = find_job(job, os.environ)
     log_dir = Path(found.log_dir)
     documents = read_documents(log_dir)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit.files import read_json, replace_file
-from cs_toolkit.step import INPUT_BOUND_SHARE
 
 FILE_NAME = "progress.json"
 
@@ -103,6 +102,8 @@ class TrainingProgress:
 
 def input_text(waited_share: float) -> str:
     """Describe the input by the share of its time in which the device had no batch."""
+    from cs_toolkit.step import INPUT_BOUND_SHARE  # launchers import this module and log no rates
+
     if waited_share < INPUT_BOUND_SHARE:
         return "input keeps up"
     return f"input-bound: {100 * waited_share:.0f}% of the time without a batch"

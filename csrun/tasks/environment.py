@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cs_toolkit.import_hooks import USER_PATHS_VARIABLE
 from cs_toolkit.liveness import PEER_TIMEOUT_VARIABLE
+from cs_toolkit.security.identity import CERTS_VARIABLE
 from csrun.site import Site
 from csrun.tasks.place import JOB_VARIABLES
 from csrun.wrappers import BIN, PYTHON_VARIABLE
@@ -33,9 +34,6 @@ FOREIGN_VARIABLES = (
 
 # Further variables that name files of the host, which a program in a container does not see.
 CONTAINER_VARIABLES = ("LD_PRELOAD", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")
-
-# Names the directory of the user's certificate (as in `cs_toolkit.security.tls`, which imports ssl).
-CERTS_VARIABLE = "CS_CERTS"
 
 # Names the CS system for programs whose command line does not.
 SYSTEM_VARIABLE = "CS_IP"

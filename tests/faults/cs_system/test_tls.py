@@ -18,7 +18,8 @@ from cs_stream.errors import ConnectError
 from cs_stream.sender import Sender, WorkerIdentity
 from cs_system.client import SystemClient, connection, parse_address
 from cs_system.errors import NotAllowedError, TlsFailedError
-from cs_toolkit.security.tls import Credentials, Identity
+from cs_toolkit.security.identity import Identity
+from cs_toolkit.security.tls import Credentials
 from tests.certificates import SiteCertificates
 from tests.systems import RunningSystem, running_system
 

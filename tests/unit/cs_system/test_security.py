@@ -7,7 +7,8 @@ import pytest
 
 from cs_system.errors import NotAllowedError
 from cs_system.security import Caller, check_system_peer, internal_credentials
-from cs_toolkit.security.tls import Credentials, Identity
+from cs_toolkit.security.identity import Identity
+from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import TlsConnection
 from cs_toolkit.wire import Connection, PeerGoneError
 from tests.certificates import SiteCertificates

@@ -16,7 +16,7 @@ from cs_toolkit.security.certificates import (
     create_authority,
     read_certificate,
 )
-from cs_toolkit.security.tls import Identity
+from cs_toolkit.security.identity import Identity
 from tests.certificates import SiteCertificates
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.security.tls import Credentials, CredentialsError, Identity, find_credentials
+from cs_toolkit.security.identity import Identity
+from cs_toolkit.security.tls import Credentials, CredentialsError, find_credentials
 from tests.certificates import SiteCertificates
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -274,7 +274,23 @@ def test_help_loads_neither_frameworks_nor_process_handling() -> None:
         "asyncio",
         "grpc",
         "xdsl",
+        "ssl",
+        "cryptography",
+        "cs_toolkit.step",
     }
+
+
+def test_help_with_all_subcommands_loads_nothing_of_tls_or_timelines() -> None:
+    code = (
+        "import sys; from click import Context; from csrun.commands.csrun import build_command\n"
+        "build_command().get_help(Context(build_command())); print(*sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60, check=True
+    )
+    loaded = set(result.stdout.decode().split())
+    assert "csrun.commands.trace" in loaded
+    assert not loaded & {"ssl", "cryptography", "yaml", "csrun.jobs.timeline", "cs_toolkit.step"}
 
 
 def test_starting_a_program_on_this_machine_loads_nothing_of_a_job() -> None:
@@ -288,7 +304,14 @@ def test_starting_a_program_on_this_machine_loads_nothing_of_a_job() -> None:
     )
     loaded = {line.rpartition("|")[2].strip() for line in result.stderr.decode().splitlines()}
     assert "csrun.schedulers.local.program" in loaded
-    assert not loaded & {"ctypes", "subprocess", "csrun.schedulers.local.run", "csrun.jobs.supervisor"}
+    assert not loaded & {
+        "ctypes",
+        "ssl",
+        "subprocess",
+        "csrun.schedulers.local.run",
+        "csrun.jobs.supervisor",
+        "cs_toolkit.step",
+    }
 
 
 def test_a_dry_run_for_a_cluster_that_does_not_answer_shows_what_it_can(run: Run, tmp_path: Path) -> None:

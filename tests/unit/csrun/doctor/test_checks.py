@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cs_toolkit.security.certificates import Authority, create_authority
-from cs_toolkit.security.tls import Identity
+from cs_toolkit.security.identity import Identity
 from csrun.doctor import Finding, line, to_json, verdict
 from csrun.doctor.machine import certificate_findings
 from csrun.doctor.nodes import Answer, NodeAccess, ProbeRun, probe_findings, probe_nodes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
@@ -24,6 +24,7 @@ from cs_system.memoryx.protocol import (
     Header,
     ModelDescription,
     greet,
+    send_model,
 )
 from cs_system.memoryx.weights import (
     Arrays,
@@ -39,7 +40,7 @@ from cs_system.memoryx.weights import (
 )
 from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
-from cs_toolkit.step import StepInterface, TensorSpec
+from cs_toolkit.step import TensorSpec
 
 # Capacity of the queue of frames to send.
 _WAITING = 8
@@ -90,7 +91,7 @@ class MemoryxClient(WeightStream):
     def open(
         self,
         schedule: Schedule,
-        functions: Mapping[int, tuple[bytes, StepInterface]],
+        functions: Executables,
         name: str,
         listeners: int = 0,
     ) -> None:
@@ -108,9 +109,7 @@ class MemoryxClient(WeightStream):
         def send() -> None:
             try:
                 self._greet()
-                self._channel.send(FrameType.OPEN, 0, model.to_json())
-                for number, (data, _) in functions.items():
-                    self._channel.send(FrameType.FUNCTION, number, data)
+                send_model(self._channel, model, functions)
                 self._opening.set_result(None)
             except Exception as error:
                 self._opening.set_exception(error)
@@ -405,8 +404,7 @@ class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
         """Send each process its part of the model; `wait_open` waits until all have accepted it."""
         for stream, part in zip(self._streams, self.parts, strict=True):
             numbers = dict.fromkeys(call.function for call in part.schedule.memory_calls())
-            functions: Mapping[int, tuple[bytes, StepInterface]] = {n: executables[n] for n in numbers}
-            stream.open(self._schedule, functions, name, listeners)
+            stream.open(self._schedule, {n: executables[n] for n in numbers}, name, listeners)
 
     def wait_open(self) -> None:
         """Wait until all processes have the model, and storage for their state."""

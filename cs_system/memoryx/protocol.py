@@ -61,6 +61,7 @@ from typing import Any
 
 import numpy as np
 
+from cs_system.engine.base import Executables
 from cs_system.errors import CsSystemError, MemoryxError, from_wire
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
@@ -76,6 +77,7 @@ ALIGNMENT = 64
 # Limit of a JSON payload.
 MAX_TEXT_BYTES = 64 << 20
 
+MAX_EXECUTABLE_BYTES = 2 << 30
 MAX_NAME_BYTES = 256
 MAX_NONCE_BYTES = 256
 _PADDING = bytes(ALIGNMENT)
@@ -347,6 +349,20 @@ class FrameChannel:
         self.receive_tensors(header, arrays)
         return arrays
 
+    def send_numbers(self, kind: FrameType, numbers: Sequence[int]) -> None:
+        """Send numbers of values; the index of the frame is their count.
+
+        Raises:
+            ConnectionError: the peer is gone, or does not receive.
+        """
+        self.send_arrays(kind, len(numbers), [np.array(numbers, np.uint32)])
+
+    def receive_numbers(self, header: Header, limit: int) -> list[int]:
+        """Receive numbers of values; raises the errors of `receive_tensors`, also for more than `limit`."""
+        numbers = np.empty(min(header.index, limit), np.uint32)
+        self.receive_tensors(header, [numbers])
+        return [int(number) for number in numbers]
+
     def _check_payload(self, header: Header, parts: Sequence[Buffer]) -> None:
         # The header has been counted already.
         if not self._key.is_tag(header.payload_tag, self._peer + 1, self._received - 1, b"", parts):
@@ -394,6 +410,32 @@ class FrameChannel:
                         self._send(FrameType.ALIVE, 0, [], 0)
                     finally:
                         self._sending.release()
+
+
+def send_model(channel: FrameChannel, model: ModelDescription, executables: Executables) -> None:
+    """Send a model and its functions; `receive_model` is the other side.
+
+    Raises:
+        ConnectionError: the peer is gone, or does not receive.
+    """
+    channel.send(FrameType.OPEN, 0, model.to_json())
+    for number, (data, _) in executables.items():
+        channel.send(FrameType.FUNCTION, number, data)
+
+
+def receive_model(channel: FrameChannel, header: Header) -> tuple[ModelDescription, Executables]:
+    """Receive a model after its first header.
+
+    Raises:
+        ConnectionError: the peer is gone.
+        MemoryxError: it sends something else.
+    """
+    model = ModelDescription.from_json(channel.receive_payload(header, MAX_TEXT_BYTES))
+    executables = {}
+    for number, interface in model.functions.items():
+        data = channel.receive_payload(channel.receive_header(), MAX_EXECUTABLE_BYTES)
+        executables[number] = data, interface
+    return model, executables
 
 
 def greet(connection: Connection, secret: str, limit_s: float) -> FrameChannel:

@@ -20,15 +20,15 @@ frames are those of MemoryX:
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from cs_system.engine.base import Executables
 from cs_system.errors import MemoryxError
 from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
@@ -36,29 +36,27 @@ from cs_system.memoryx.protocol import (
     FrameType,
     Header,
     ModelDescription,
+    send_model,
 )
 from cs_system.memoryx.store import (
     Changes,
     Exchange,
-    MappedTensors,
+    ModelMemory,
     SharedFiles,
     Values,
-    file_layouts,
-    small_state,
     step_values,
 )
 from cs_system.processes import ChildProcess
 from cs_toolkit.layered_step import Shard
 from cs_toolkit.security.sealing import FrameKey
-from cs_toolkit.step import StepInterface
 from cs_toolkit.wire import Connection
 
 # How long to wait for the exit code of a process that has disconnected: it may be writing a core dump.
 _EXIT_CODE_TIMEOUT_S = 10.0
 
 
-class RemoteMemory:
-    """State and gradients of a model whose update another process computes; see `updates.Memory`.
+class RemoteMemory(ModelMemory):
+    """State and gradients of a model whose update another process computes.
 
     Args:
         model: The model, as a wafer has described it.
@@ -76,13 +74,11 @@ class RemoteMemory:
         self,
         model: ModelDescription,
         shard: Shard,
-        executables: Mapping[int, tuple[bytes, StepInterface]],
+        executables: Executables,
         directory: Path,
         threads: int,
         xla_cache: Path | None,
     ) -> None:
-        self.shard, self.schedule, self.traffic = shard, shard.schedule, shard.traffic
-        self.small = small_state(self.schedule)
         # One key for each connection: a pair of stream and number must occur only once under a key.
         keys = [secrets.token_hex(32) for _ in range(2)]
         pairs = [socket.socketpair() for _ in range(2)]
@@ -100,41 +96,22 @@ class RemoteMemory:
         )
         try:
             with self._lost():
-                self._updates.send(FrameType.OPEN, 0, model.to_json())
-                for number, (data, _) in executables.items():
-                    self._updates.send(FrameType.FUNCTION, number, data)
+                send_model(self._updates, model, executables)
                 header = self._expect(self._updates, FrameType.OPENED)
                 files = SharedFiles.from_json(self._updates.receive_payload(header, MAX_TEXT_BYTES))
-                # By the descriptors of the process; the files have no names.
-                names = zip((files.state, files.arrived), file_layouts(shard), strict=True)
-                self.state, self.arrived = (
-                    MappedTensors(file.open(self._process.pid, os.O_RDWR), layout) for file, layout in names
-                )
+                super().__init__(shard, *files.open(shard), files)
         except BaseException:
             self._end_process()
             raise
-        self.files = files
-
-    @property
-    def nbytes(self) -> int:
-        """Size of state and gradients."""
-        return self.state.nbytes + self.arrived.nbytes
 
     def begin_step(self) -> Values:
-        """Return the small values of a step's start; see `updates.Memory.begin_step`."""
+        """Have the process compute the small values of a step's start."""
         numbers = step_values(self.schedule)
         with self._lost():
             self._begins.send(FrameType.BEGIN, 0)
             header = self._expect(self._begins, FrameType.ANSWERS)
             arrays = self._begins.receive_arrays(header, [self.schedule.values[number] for number in numbers])
         return dict(zip(numbers, arrays, strict=True))
-
-    def values(self, numbers: Sequence[int], known: Values) -> list[np.ndarray]:
-        """Return the values that the wafer needs; those in `known` are taken from there."""
-        return [
-            known[n] if n in known else self.arrived[n] if n in self.arrived else self.state[n]
-            for n in numbers
-        ]
 
     def update(
         self,
@@ -144,7 +121,7 @@ class RemoteMemory:
         after_change: Changes,
         may_wait: bool = True,
     ) -> list[np.ndarray]:
-        """Have the process compute the update of a step; see `updates.Memory.update`."""
+        """Have the process compute the update of a step; see `ModelMemory.update`."""
         values, channel = self.schedule.values, self._updates
         with self._lost():
             # An announcement that is waited for costs two changes of the process, 0.1 ms at least.
@@ -153,15 +130,17 @@ class RemoteMemory:
                 if header.type is FrameType.PARTIAL and header.index < len(self.shard.given):
                     specs = [values[number] for number in self.shard.given[header.index]]
                     given = channel.receive_arrays(header, specs)
-                    with _of_wafer():
+                    try:
                         taken = exchange(header.index, given)
+                    except ConnectionError as error:
+                        raise _WaferGoneError(error) from error
                     channel.send_arrays(FrameType.SHARED, header.index, taken)
-                elif header.type in (FrameType.SNAPSHOT, FrameType.UPDATED):
-                    changing = self._receive_numbers(header)
-                    with _of_wafer():
-                        (before_change if header.type is FrameType.SNAPSHOT else after_change)(changing)
-                    if header.type is FrameType.SNAPSHOT and may_wait:
+                elif header.type is FrameType.SNAPSHOT:
+                    before_change(self._receive_state(header))
+                    if may_wait:
                         channel.send(FrameType.DONE, 0)
+                elif header.type is FrameType.UPDATED:
+                    after_change(self._receive_state(header))
                 else:
                     raise MemoryxError(f"the process of the update sent {header.type.name}")
             return channel.receive_arrays(header, [values[n] for n in dict.fromkeys(self.traffic.answers)])
@@ -169,8 +148,7 @@ class RemoteMemory:
     def close(self) -> None:
         """End the process, and close the files."""
         self._end_process()
-        self.state.close()
-        self.arrived.close()
+        super().close()
 
     def _end_process(self) -> None:
         self._process.end()
@@ -178,10 +156,8 @@ class RemoteMemory:
             channel.connection.shut_down()
             channel.connection.close()
 
-    def _receive_numbers(self, header: Header) -> frozenset[int]:
-        numbers = np.empty(min(header.index, len(self.schedule.state)), np.uint32)
-        self._updates.receive_tensors(header, [numbers])
-        found = frozenset(int(number) for number in numbers)
+    def _receive_state(self, header: Header) -> frozenset[int]:
+        found = frozenset(self._updates.receive_numbers(header, len(self.schedule.state)))
         if not found <= set(self.schedule.state.values()):
             raise MemoryxError("the process of the update changes something else than state")
         return found
@@ -205,7 +181,7 @@ class RemoteMemory:
             yield
         except _WaferGoneError as error:
             raise error.cause from None
-        except (ConnectionError, OSError):
+        except OSError:
             self._process.wait(_EXIT_CODE_TIMEOUT_S)
             code = self._process.exit_code
             how = "ended" if code is None or code >= 0 else f"was ended by {signal.Signals(-code).name}"
@@ -221,14 +197,6 @@ class _WaferGoneError(Exception):
     def __init__(self, cause: ConnectionError) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-@contextlib.contextmanager
-def _of_wafer() -> Iterator[None]:
-    try:
-        yield
-    except ConnectionError as error:
-        raise _WaferGoneError(error) from error
 
 
 def make_channel(sock: socket.socket, key: str, is_server: bool) -> FrameChannel:

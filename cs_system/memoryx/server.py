@@ -15,11 +15,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -35,18 +34,15 @@ from cs_system.errors import (
 from cs_system.memoryx.admission import Admission
 from cs_system.memoryx.protocol import (
     MAX_NAME_BYTES,
-    MAX_TEXT_BYTES,
     FrameChannel,
     FrameType,
     Header,
     ModelDescription,
+    receive_model,
 )
 from cs_system.memoryx.remote import RemoteMemory
 from cs_system.memoryx.store import (
-    Changes,
-    Exchange,
-    MappedTensors,
-    SharedFiles,
+    ModelMemory,
     Snapshot,
     Values,
     accumulate_results,
@@ -55,7 +51,7 @@ from cs_system.memoryx.store import (
 )
 from cs_system.part_spans import part_spans
 from cs_system.processes import prepare_child_processes
-from cs_toolkit.layered_step import Schedule, Shard, Traffic, shards
+from cs_toolkit.layered_step import Shard, shards
 from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.wire import PeerGoneError, listen, name_of
@@ -63,49 +59,8 @@ from cs_toolkit.wire import PeerGoneError, listen, name_of
 log = logging.getLogger("cs_system.memoryx")
 
 _BACKLOG = 16
-_MAX_FUNCTION_BYTES = 2 << 30
 _JOIN_TIMEOUT_S = 120.0
 _ENDING = (signal.SIGTERM, signal.SIGINT)
-
-
-class ModelMemory(Protocol):
-    """State and gradients of a part of a model: `updates.Memory`, or that of another process."""
-
-    shard: Shard
-    schedule: Schedule
-    traffic: Traffic
-    state: MappedTensors
-    arrived: MappedTensors
-    small: frozenset[int]
-    files: SharedFiles
-
-    @property
-    def nbytes(self) -> int:
-        """Size of state and gradients."""
-        ...
-
-    def begin_step(self) -> Values:
-        """Return the small values of a step's start."""
-        ...
-
-    def values(self, numbers: Sequence[int], known: Values) -> list[np.ndarray]:
-        """Return the values that the wafer needs; those in `known` are taken from there."""
-        ...
-
-    def update(
-        self,
-        known: Values,
-        exchange: Exchange,
-        before_change: Changes,
-        after_change: Changes,
-        may_wait: bool = True,
-    ) -> list[np.ndarray]:
-        """Compute the update of a step whose results have all arrived; see `updates.Memory.update`."""
-        ...
-
-    def close(self) -> None:
-        """End the update, and close the files."""
-        ...
 
 
 MakeMemory = Callable[[ModelDescription, Shard, Executables], ModelMemory]
@@ -380,12 +335,7 @@ class WaferConnection:
             self._registry.remove(self._model_name)
 
     def _receive_model(self, header: Header) -> tuple[ModelDescription, ModelMemory]:
-        model = ModelDescription.from_json(self._channel.receive_payload(header, MAX_TEXT_BYTES))
-        executables = {}
-        for number, interface in model.functions.items():
-            header = self._channel.receive_header()
-            data = self._channel.receive_payload(header, _MAX_FUNCTION_BYTES)
-            executables[number] = data, interface
+        model, executables = receive_model(self._channel, header)
         parts = shards(model.schedule, model.shards)
         if not 0 <= model.shard < len(parts):
             raise MemoryxError(f"got part {model.shard} of a model that has {len(parts)}")
@@ -428,8 +378,8 @@ class WaferConnection:
                 began_s = time.monotonic()
                 self._wait_for(numbers, step.number - 1)
                 ready_s = time.monotonic()
-                some = memory.values(self._always_streamed[call], step.known)
-                arrays = memory.values(numbers, step.known)
+                some = [memory.value(number, step.known) for number in self._always_streamed[call]]
+                arrays = [memory.value(number, step.known) for number in numbers]
                 for listener in self._listeners:
                     listener.channel.send_arrays(
                         FrameType.WEIGHTS, call, some if listener.has_files else arrays
@@ -522,9 +472,7 @@ class WaferConnection:
         self._channel.receive_tensors(header, [self._memory.state[header.index]])
 
     def _keep_state(self, header: Header) -> None:
-        numbers = np.empty(min(header.index, len(self._memory.schedule.state)), np.uint32)
-        self._channel.receive_tensors(header, [numbers])
-        wanted = [int(number) for number in numbers]
+        wanted = self._channel.receive_numbers(header, len(self._memory.schedule.state))
         self._check_state(wanted)
         self.end_snapshot()
         step = 0 if self._last_step is None else self._last_step.number

@@ -18,6 +18,7 @@ import mmap
 import os
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -411,10 +412,14 @@ class SharedFiles:
         except FrameError as error:
             raise MemoryxError(f"the description of the files of MemoryX is malformed: {error}") from None
 
-    def map(self, shard: Shard) -> SharedModel | None:
-        """Map the files into the memory of this process; return None if they cannot be reached."""
-        if _BOOT_ID.read_text() != self.boot:  # another machine
-            return None
+    def open(self, shard: Shard) -> tuple[MappedTensors, MappedTensors]:
+        """Map the files into the memory of this process.
+
+        Raises:
+            OSError: they cannot be reached.
+        """
+        if _BOOT_ID.read_text() != self.boot:
+            raise FileNotFoundError("another machine")
         found: list[int] = []
         try:
             for name in (self.state, self.arrived):
@@ -422,9 +427,79 @@ class SharedFiles:
         except OSError:
             for descriptor in found:
                 os.close(descriptor)
+            raise
+        state, arrived = map(MappedTensors, found, file_layouts(shard))
+        return state, arrived
+
+    def map(self, shard: Shard) -> SharedModel | None:
+        """Map the files for a wafer; return None if they cannot be reached."""
+        try:
+            return SharedModel(shard, *self.open(shard))
+        except OSError:
             return None
-        pairs = zip(found, file_layouts(shard), strict=True)
-        return SharedModel(shard, *(MappedTensors(descriptor, layout) for descriptor, layout in pairs))
+
+
+class ModelMemory(ABC):
+    """State and gradients of a part of a model, and the update that changes them.
+
+    Args:
+        shard: The part.
+        state, arrived: The mapped files.
+        files: Their description for wafers.
+
+    Attributes:
+        small: Numbers of the small state.
+    """
+
+    def __init__(
+        self, shard: Shard, state: MappedTensors, arrived: MappedTensors, files: SharedFiles
+    ) -> None:
+        self.shard, self.schedule, self.traffic = shard, shard.schedule, shard.traffic
+        self.state, self.arrived, self.files = state, arrived, files
+        self.small = small_state(shard.schedule)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of state and gradients."""
+        return self.state.nbytes + self.arrived.nbytes
+
+    def value(self, number: int, known: Values) -> np.ndarray:
+        """Return a value; those in `known` are taken from there."""
+        if number in known:
+            return known[number]
+        return self.arrived[number] if number in self.arrived else self.state[number]
+
+    @abstractmethod
+    def begin_step(self) -> Values:
+        """Return the small values of a step's start: state, and schedules and scales computed from it."""
+
+    @abstractmethod
+    def update(
+        self,
+        known: Values,
+        exchange: Exchange,
+        before_change: Changes,
+        after_change: Changes,
+        may_wait: bool = True,
+    ) -> list[np.ndarray]:
+        """Compute the update of a step whose results have all arrived.
+
+        Args:
+            known: The values of `begin_step`; an update in this process adds its small values.
+            exchange: Exchanges the contributions to a round with the other parts; not called if there are
+                none.
+            before_change: Called with the state that is about to change; may wait.
+            after_change: Called with the state that has its new value, as soon as it has.
+            may_wait: Whether `before_change` may wait; only for updates in other processes.
+
+        Returns:
+            The step outputs that the update computes, in the order of the traffic.
+        """
+
+    def close(self) -> None:
+        """Close the files."""
+        self.state.close()
+        self.arrived.close()
 
 
 def always_streamed(shard: Shard) -> list[tuple[int, ...]]:

@@ -17,14 +17,12 @@ from cs_system.engine.device import start_device
 from cs_system.engine.machine import limit_threads
 from cs_system.engine.state import device_errors
 from cs_system.errors import CsSystemError, MemoryxError, ProgramError, SystemBugError
-from cs_system.memoryx.protocol import MAX_TEXT_BYTES, FrameChannel, FrameType, ModelDescription
+from cs_system.memoryx.protocol import FrameChannel, FrameType, receive_model
 from cs_system.memoryx.store import Values, step_values
 from cs_system.memoryx.updates import Memory, compile_functions
 from cs_toolkit.layered_step import Shard, shards
 
 log = logging.getLogger("cs_system.memoryx")
-
-_MAX_FUNCTION_BYTES = 2 << 30
 
 
 def start_update_device(threads: int | None, xla_cache: Path | None) -> int:
@@ -94,13 +92,7 @@ class _UpdateServer:
     def open(self, directory: Path, threads: int) -> None:
         """Receive the model, and answer where its files are."""
         channel = self._updates
-        model = ModelDescription.from_json(channel.receive_payload(channel.receive_header(), MAX_TEXT_BYTES))
-        executables = {}
-        for number, interface in model.functions.items():
-            executables[number] = (
-                channel.receive_payload(channel.receive_header(), _MAX_FUNCTION_BYTES),
-                interface,
-            )
+        model, executables = receive_model(channel, channel.receive_header())
         shard = shards(model.schedule, model.shards)[model.shard]
         self._memory = memory = make_local_memory(shard, executables, directory, threads)
         self._numbers = step_values(memory.schedule)
@@ -114,9 +106,7 @@ class _UpdateServer:
                 channel.receive_header()
                 known = self._memory.begin_step()
                 self._known.append(known)
-                # Copied while the update changes `known`, so the values are taken first.
-                arrays = [known[number] for number in self._numbers]
-                channel.send_arrays(FrameType.ANSWERS, 0, arrays)
+                channel.send_arrays(FrameType.ANSWERS, 0, [known[number] for number in self._numbers])
 
     def update_steps(self) -> None:
         """Compute the update of each step, when asked."""
@@ -131,17 +121,14 @@ class _UpdateServer:
     def _announce_change(self, waits: bool, state: frozenset[int]) -> None:
         """Announce a change; only the first one if nobody waits for it."""
         if waits or not self._has_begun:
-            self._send_numbers(FrameType.SNAPSHOT, state)
+            self._updates.send_numbers(FrameType.SNAPSHOT, sorted(state))
             if waits:
                 self._updates.receive_header()  # DONE: the state may change
         self._has_begun = True
 
     def _announce_changed(self, state: frozenset[int]) -> None:
         if state:
-            self._send_numbers(FrameType.UPDATED, state)
-
-    def _send_numbers(self, kind: FrameType, state: frozenset[int]) -> None:
-        self._updates.send_arrays(kind, len(state), [np.array(sorted(state), np.uint32)])
+            self._updates.send_numbers(FrameType.UPDATED, sorted(state))
 
     def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
         channel, shard = self._updates, self._memory.shard

@@ -28,11 +28,11 @@ from cs_system.memoryx.store import (
     Changes,
     Exchange,
     MappedTensors,
+    ModelMemory,
     SharedFiles,
     Values,
     file_layouts,
     replaced_state,
-    small_state,
 )
 from cs_system.messages import dtype_named
 from cs_toolkit.layered_step import Call, Schedule, Shard, Sweep, is_small
@@ -43,8 +43,8 @@ _zeros: Callable[..., Any] = jax.numpy.zeros
 _device_put: Callable[[np.ndarray], Any] = jax.device_put
 
 
-class Memory:
-    """State and gradients of a model, and the calls that change them.
+class Memory(ModelMemory):
+    """State and gradients of a model whose update this process computes.
 
     Args:
         shard: Part of the step that is stored here.
@@ -65,13 +65,9 @@ class Memory:
         directory: Path,
         threads: int,
     ) -> None:
-        self.shard, self.schedule, self.traffic = shard, shard.schedule, shard.traffic
+        state, arrived = (MappedTensors.in_directory(directory, layout) for layout in file_layouts(shard))
+        super().__init__(shard, state, arrived, SharedFiles.of(state, arrived))
         schedule = self.schedule
-        state, arrived = file_layouts(shard)
-        self.state = MappedTensors.in_directory(directory, state)
-        self.arrived = MappedTensors.in_directory(directory, arrived)
-        self.small = small_state(schedule)
-        self.files = SharedFiles.of(self.state, self.arrived)
         self._functions = functions
         # A function runs on one thread: functions that used several themselves would wait for each other,
         # which costs a fifth of the rate of sweeps.
@@ -88,13 +84,7 @@ class Memory:
         """End the threads, after their current work, and close the files."""
         self._pool.shutdown()
         self._updates, self._functions = [], {}  # prepared sweeps have views of the files
-        self.state.close()
-        self.arrived.close()
-
-    @property
-    def nbytes(self) -> int:
-        """Size of state and gradients."""
-        return self.state.nbytes + self.arrived.nbytes
+        super().close()
 
     def begin_step(self) -> Values:
         """Return the small values of a step's start: state, and schedules and scales computed from it."""
@@ -102,10 +92,6 @@ class Memory:
         if self.schedule.before is not None:
             self._run(self.schedule.before, known)
         return known
-
-    def values(self, numbers: Sequence[int], known: Values) -> list[np.ndarray]:
-        """Return the values that the wafer needs; those in `known` are taken from there."""
-        return [self._value(number, known) for number in numbers]
 
     def update(
         self,
@@ -115,19 +101,7 @@ class Memory:
         after_change: Changes,
         may_wait: bool = True,
     ) -> list[np.ndarray]:
-        """Compute the update of a step whose results have all arrived.
-
-        Args:
-            known: The values of `begin_step`; gets all small values of the update.
-            exchange: Exchanges the contributions to a round with the other parts; not called if there are
-                none.
-            before_change: Called with the state that is about to change; may wait.
-            after_change: Called with the state that has its new value, as soon as it has.
-            may_wait: Whether `before_change` may wait; only for updates in other processes.
-
-        Returns:
-            The step outputs that the update computes, in the order of the traffic.
-        """
+        """Compute the update of a step whose results have all arrived; see `ModelMemory.update`."""
         for index, step in enumerate(self.schedule.rounds):
             partial = [call for call in step.partial if call is not None]
             # A list, so that all calls have read `known` before it changes.
@@ -159,17 +133,12 @@ class Memory:
     def _commit(self, commits: list[tuple[int, int]], known: Values) -> None:
         # Read all values first: a state that replaces another one may itself be replaced.
         values = [
-            np.array(self.state[new]) if new in self.state else self._value(new, known) for _, new in commits
+            np.array(self.state[new]) if new in self.state else self.value(new, known) for _, new in commits
         ]
         for (old, new), value in zip(commits, values, strict=True):
             np.copyto(self.state[old], value)
             if not is_small(self.schedule.values[old]):
                 known.pop(new, None)
-
-    def _value(self, number: int, known: Values) -> np.ndarray:
-        if number in known:
-            return known[number]
-        return self.arrived[number] if number in self.arrived else self.state[number]
 
     def _prepare_sweep(self, sweep: Sweep, function: PieceFunction) -> PreparedSweep:
         old = replaced_state(self.schedule, sweep)
@@ -189,7 +158,7 @@ class Memory:
 
     def _results(self, call: Call, known: Values) -> Values:
         function = self._functions[call.function]
-        arguments = [self._value(number, known) for number in call.arguments]
+        arguments = [self.value(number, known) for number in call.arguments]
         results = function(arguments, call.keys)
         # np.asarray waits for the call: its arguments are views of memory that will change.
         return dict(zip(call.results, map(np.asarray, results), strict=True))

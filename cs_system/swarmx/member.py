@@ -28,6 +28,7 @@ from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
 from cs_system.memoryx.engine import select_executables
 from cs_system.memoryx.protocol import (
     HEARTBEAT_INTERVAL_S,
+    MAX_EXECUTABLE_BYTES,
     MAX_TEXT_BYTES,
     FrameChannel,
     FrameType,
@@ -43,7 +44,6 @@ from cs_toolkit.security.sealing import decrypt
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import connect
 
-_MAX_EXECUTABLE_BYTES = 2 << 30
 # How long the CS system may take to answer; it accepts its wafers one at a time.
 _GREETING_S = 60.0
 _AXIS = "csx"
@@ -138,7 +138,7 @@ class _Wafer:
         self._data = {}
         for executable in self._step.executables:
             header = channel.receive_header()
-            self._data[executable.name] = channel.receive_payload(header, _MAX_EXECUTABLE_BYTES)
+            self._data[executable.name] = channel.receive_payload(header, MAX_EXECUTABLE_BYTES)
         self._schedule = schedule_from_json(self._step.schedule)
         self._traffic = traffic(self._schedule)
         assignment = self._assignment
@@ -191,9 +191,7 @@ class _Wafer:
                 stream.put(header.index, array)
             elif header.type is FrameType.SNAPSHOT:
                 assert isinstance(stream, ShardedMemoryx)
-                numbers = np.empty(header.index, np.uint32)
-                self._channel.receive_tensors(header, [numbers])
-                stream.snapshot([int(number) for number in numbers])
+                stream.snapshot(self._channel.receive_numbers(header, len(self._schedule.state)))
                 self._channel.send(FrameType.DONE, 0)
             else:
                 self._run_step(header)

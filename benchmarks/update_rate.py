@@ -87,7 +87,7 @@ def _update(path: Path, directory: Path, threads: int) -> tuple[Callable[[], Any
         if number in memory.state or number in memory.arrived
     )
     moved += sum(memory.state[old].nbytes for old in schedule.replacements)
-    return partial(memory.update, known, _alone, _nobody, _nobody), moved
+    return partial(memory.update, known, _alone, None, _nobody), moved
 
 
 def _alone(index: int, given: list[np.ndarray]) -> list[np.ndarray]:

@@ -8,10 +8,10 @@ frames are those of MemoryX:
     OPEN, FUNCTION ...   to the process: the model, as a wafer has sent it
     OPENED               from it: its files
     BEGIN                to it: compute the small values of a step (second connection), or its update; index
-                         1 if changes have to wait for DONE
+                         1 while a snapshot is being read
     ANSWERS              from it: these values, or the outputs that the update computes
-    SNAPSHOT, DONE       from it, to it: state with these numbers is about to change; without waiting only
-                         the first change is announced
+    SNAPSHOT, DONE       from it, to it: while a snapshot is being read, state with these numbers is about to
+                         change, and it may
     UPDATED              from it: state with these numbers has changed
     PARTIAL, SHARED      from it, to it: contributions to a round of the update
     FAILED               from it
@@ -117,15 +117,14 @@ class RemoteMemory(ModelMemory):
         self,
         known: Values,
         exchange: Exchange,
-        before_change: Changes,
+        before_change: Changes | None,
         after_change: Changes,
-        may_wait: bool = True,
     ) -> list[np.ndarray]:
         """Have the process compute the update of a step; see `ModelMemory.update`."""
         values, channel = self.schedule.values, self._updates
         with self._lost():
-            # An announcement that is waited for costs two changes of the process, 0.1 ms at least.
-            channel.send(FrameType.BEGIN, int(may_wait))
+            # An announcement costs two changes of the process, 0.1 ms at least.
+            channel.send(FrameType.BEGIN, int(before_change is not None))
             while (header := self._receive(channel)).type is not FrameType.ANSWERS:
                 if header.type is FrameType.PARTIAL and header.index < len(self.shard.given):
                     specs = [values[number] for number in self.shard.given[header.index]]
@@ -135,10 +134,9 @@ class RemoteMemory(ModelMemory):
                     except ConnectionError as error:
                         raise _WaferGoneError(error) from error
                     channel.send_arrays(FrameType.SHARED, header.index, taken)
-                elif header.type is FrameType.SNAPSHOT:
+                elif header.type is FrameType.SNAPSHOT and before_change is not None:
                     before_change(self._receive_state(header))
-                    if may_wait:
-                        channel.send(FrameType.DONE, 0)
+                    channel.send(FrameType.DONE, 0)
                 elif header.type is FrameType.UPDATED:
                     after_change(self._receive_state(header))
                 else:

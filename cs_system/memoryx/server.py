@@ -287,7 +287,7 @@ class WaferConnection:
         self._changed = threading.Condition()
         self._has_ended = False
         self._last_step: _Step | None = None
-        self._changing_step = self._updated_step = 0
+        self._updated_step = 0
         self._snapshot: Snapshot | None = None
         # For each state that steps replace: the last step whose new value it has.
         self._version: dict[int, int] = {}
@@ -370,8 +370,7 @@ class WaferConnection:
     def _stream(self) -> None:
         memory = self._memory
         while (step := self._to_stream.get()) is not None:
-            # The small values of this step depend on the previous update, which must have begun to commit.
-            self._wait(lambda step=step: self._changing_step >= step.number - 1)  # type: ignore[misc]
+            # The small values of this step depend on the previous update.
             self._wait_for(memory.small, step.number - 1)
             step.known.update(memory.begin_step())
             for call, numbers in enumerate(memory.traffic.to_wafer):
@@ -396,11 +395,12 @@ class WaferConnection:
                 return
             for number, array in zip(self._memory.traffic.inputs, step.inputs, strict=True):
                 np.copyto(self._memory.arrived[number], array)
-            changes = partial(self._before_change, step.number), partial(self._after_change, step.number)
-            began_s = time.monotonic()
             # A snapshot that is requested from now on is of this step or a later one, and copies nothing.
-            keeps_state = self._snapshot is not None
-            answers = self._memory.update(step.known, self._exchange, *changes, may_wait=keeps_state)
+            snapshot = self._snapshot
+            before_change = None if snapshot is None else partial(snapshot.before_change, step.number)
+            after_change = partial(self._after_change, step.number)
+            began_s = time.monotonic()
+            answers = self._memory.update(step.known, self._exchange, before_change, after_change)
             self._spans.add("update", "update", began_s, time.monotonic(), ("step", step.number))
             with self._changed:
                 self._updated_step = step.number
@@ -527,14 +527,6 @@ class WaferConnection:
             snapshot.end()
 
     # Synchronization of the threads
-
-    def _before_change(self, step: int, state: frozenset[int]) -> None:
-        with self._changed:
-            self._changing_step = step
-            self._changed.notify_all()
-        snapshot = self._snapshot
-        if snapshot is not None:
-            snapshot.before_change(step, state)
 
     def _after_change(self, step: int, state: frozenset[int]) -> None:
         with self._changed:

@@ -478,9 +478,8 @@ class ModelMemory(ABC):
         self,
         known: Values,
         exchange: Exchange,
-        before_change: Changes,
+        before_change: Changes | None,
         after_change: Changes,
-        may_wait: bool = True,
     ) -> list[np.ndarray]:
         """Compute the update of a step whose results have all arrived.
 
@@ -488,9 +487,9 @@ class ModelMemory(ABC):
             known: The values of `begin_step`; an update in this process adds its small values.
             exchange: Exchanges the contributions to a round with the other parts; not called if there are
                 none.
-            before_change: Called with the state that is about to change; may wait.
+            before_change: Called with the state that is about to change, and may wait; None: nobody reads a
+                snapshot.
             after_change: Called with the state that has its new value, as soon as it has.
-            may_wait: Whether `before_change` may wait; only for updates in other processes.
 
         Returns:
             The step outputs that the update computes, in the order of the traffic.

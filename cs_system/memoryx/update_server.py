@@ -7,7 +7,6 @@ import faulthandler
 import logging
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +85,6 @@ class _UpdateServer:
         self._updates, self._begins = updates, begins
         # The small values of steps that have begun, oldest first.
         self._known: list[Values] = []
-        # Whether the current update has announced a change.
-        self._has_begun = False
 
     def open(self, directory: Path, threads: int) -> None:
         """Receive the model, and answer where its files are."""
@@ -112,19 +109,15 @@ class _UpdateServer:
         """Compute the update of each step, when asked."""
         channel = self._updates
         while True:
-            waits = bool(channel.receive_header().index)
-            self._has_begun = False
-            changes = partial(self._announce_change, waits), self._announce_changed
-            answers = self._memory.update(self._known.pop(0), self._exchange, *changes)
+            before_change = self._announce_change if channel.receive_header().index else None
+            known = self._known.pop(0)
+            answers = self._memory.update(known, self._exchange, before_change, self._announce_changed)
             channel.send_arrays(FrameType.ANSWERS, 0, answers)
 
-    def _announce_change(self, waits: bool, state: frozenset[int]) -> None:
-        """Announce a change; only the first one if nobody waits for it."""
-        if waits or not self._has_begun:
+    def _announce_change(self, state: frozenset[int]) -> None:
+        if state:
             self._updates.send_numbers(FrameType.SNAPSHOT, sorted(state))
-            if waits:
-                self._updates.receive_header()  # DONE: the state may change
-        self._has_begun = True
+            self._updates.receive_header()  # DONE: the state may change
 
     def _announce_changed(self, state: frozenset[int]) -> None:
         if state:

@@ -97,9 +97,8 @@ class Memory(ModelMemory):
         self,
         known: Values,
         exchange: Exchange,
-        before_change: Changes,
+        before_change: Changes | None,
         after_change: Changes,
-        may_wait: bool = True,
     ) -> list[np.ndarray]:
         """Compute the update of a step whose results have all arrived; see `ModelMemory.update`."""
         for index, step in enumerate(self.schedule.rounds):
@@ -117,7 +116,8 @@ class Memory(ModelMemory):
         # The first commits are due before all updates.
         for update, commits in zip((None, *self._updates), self._commits, strict=True):
             if isinstance(update, PreparedSweep):
-                before_change(update.replaced)
+                if before_change is not None:
+                    before_change(update.replaced)
                 update.run(known)
                 after_change(update.replaced)
             elif update is not None:
@@ -125,7 +125,8 @@ class Memory(ModelMemory):
             # Before the commits, which drop the new values of large state.
             kept.update((number, known[number]) for number in answers if number in known)
             replaced = frozenset(old for old, _ in commits)
-            before_change(replaced)
+            if before_change is not None:
+                before_change(replaced)
             self._commit(commits, known)
             after_change(replaced)
         return [kept[number] for number in answers]

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cs_toolkit.errors import ToolkitError
+from cs_system.command_line import reporting
 from cs_toolkit.security.identity import CA_FILE, CERTIFICATE_FILE, CERTS_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
     from cs_toolkit.security.certificates import Certificate
 
-P = ParamSpec("P")
-
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _FORCE = click.option("--force", is_flag=True, help="Replace existing files.")
-
-
-def _reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Decorate a command to exit with the message of an expected failure and no traceback."""
-
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except ToolkitError as error:
-            click.echo(f"cs_system: error: {error}", err=True)
-            raise SystemExit(error.exit_code) from error
-
-    return run
 
 
 @click.group()
@@ -57,7 +39,7 @@ def certs() -> None:
 @click.option("--name", default="cs-site", show_default=True, metavar="SITE", help="Name of the site.")
 @click.option("--days", type=click.IntRange(1, 36500), default=3650, show_default=True, help="Validity.")
 @_FORCE
-@_reporting
+@reporting
 def init(directory: Path, name: str, days: int, force: bool) -> None:
     """Create the authority of a site in DIRECTORY: ca.pem for everybody, ca-key.pem for its administrator.
 
@@ -87,7 +69,7 @@ def init(directory: Path, name: str, days: int, force: bool) -> None:
     help="Directory for ca.pem, cert.pem and key.pem.  [default: DIRECTORY/HOST or DIRECTORY/NAME]",
 )
 @_FORCE
-@_reporting
+@reporting
 def issue(
     directory: Path,
     system: str | None,
@@ -126,7 +108,7 @@ def issue(
 @certs.command()
 @click.argument("directory", type=_DIRECTORY, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_reporting
+@reporting
 def show(directory: Path | None, as_json: bool) -> None:
     """Show the certificate in DIRECTORY, by default that of CS_CERTS; exit code 1 if it cannot be used.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from cs_system.address import DEFAULT_PORT, is_loopback
 from cs_system.certificate_commands import certs
-from cs_system.errors import CsSystemError
+from cs_system.command_line import certs_option, reporting
 from cs_system.logs import log_options
 from cs_system.operator_commands import drain, mode, release, resume, status, top, usage
 from cs_toolkit import __version__ as TOOLKIT_VERSION
@@ -21,22 +20,39 @@ from cs_toolkit.liveness import (
     MAX_PEER_TIMEOUT_S,
     MIN_PEER_TIMEOUT_S,
     PEER_TIMEOUT_VARIABLE,
+    peer_timeout_s,
 )
 from cs_toolkit.security.identity import CERTS_VARIABLE
 
 _MIB = 1 << 20
 
-_CERTS = click.option(
-    "--certs",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Directory with ca.pem, cert.pem and key.pem for TLS, of `cs_system certs`.  [default: CS_CERTS]",
+_HOST = click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; any other needs --certs or --insecure.",
 )
 _INSECURE = click.option(
     "--insecure",
     is_flag=True,
     help="Allow connections from other machines without TLS: nothing is encrypted.",
 )
+_THREADS = click.option(
+    "--threads", type=click.IntRange(1), help="Number of compute threads.  [default: all CPUs]"
+)
+_MEMORYX_SECRET = click.option(
+    "--memoryx-secret-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The secret that CS systems share with MemoryX, made if it is missing.  [default: memoryx.secret in "
+    "the user's directory of configuration, ~/.config/csrun]",
+)
+
+
+def _set_peer_timeout(context: click.Context, parameter: click.Parameter, value: float) -> None:
+    # For this process and those that it starts: wafers, MemoryX.
+    os.environ[PEER_TIMEOUT_VARIABLE] = f"{value:g}"
+
+
 _PEER_TIMEOUT = click.option(
     "--peer-timeout-s",
     type=click.FloatRange(MIN_PEER_TIMEOUT_S, MAX_PEER_TIMEOUT_S),
@@ -44,6 +60,8 @@ _PEER_TIMEOUT = click.option(
     show_default=True,
     envvar=PEER_TIMEOUT_VARIABLE,
     metavar="SECONDS",
+    expose_value=False,
+    callback=_set_peer_timeout,
     help="How long a chief, a worker, MemoryX or another CS system may be silent, because it is stopped or "
     "its network is broken, until it counts as lost.",
 )
@@ -61,13 +79,8 @@ def main() -> None:
 
 
 @main.command()
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; any other needs --certs or --insecure.",
-)
-@_CERTS
+@_HOST
+@certs_option(expose_value=True)
 @_INSECURE
 @click.option(
     "--port",
@@ -103,7 +116,7 @@ def main() -> None:
     help="JSON with address and pid, written once the system accepts calls, removed when it ends.",
 )
 @click.option("--fabric", default="cs2", show_default=True, help="Name of a fabric, or its YAML file.")
-@click.option("--threads", type=click.IntRange(1), help="Number of compute threads.  [default: all CPUs]")
+@_THREADS
 @click.option(
     "--cache-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -175,12 +188,7 @@ def main() -> None:
     metavar="HOST:PORT,...",
     help="MemoryX processes for weight streaming, which share the layers.  [default: started when needed]",
 )
-@click.option(
-    "--memoryx-secret-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The secret of the processes of --memoryx, made if it is missing.  [default: memoryx.secret in the "
-    "user's directory of configuration, ~/.config/csrun]",
-)
+@_MEMORYX_SECRET
 @click.option(
     "--wgt-servers",
     type=click.IntRange(1),
@@ -193,6 +201,7 @@ def main() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Where these store weights and gradients.  [default: the directory of temporary files]",
 )
+@reporting
 @log_options
 def serve(
     host: str,
@@ -213,7 +222,6 @@ def serve(
     input_memory: int,
     reconnect_s: float,
     input_patience_s: float,
-    peer_timeout_s: float,
     idle_release_s: float,
     wafers: int,
     group_file: Path | None,
@@ -236,69 +244,56 @@ def serve(
     from cs_system.server.run import RunLimits
     from cs_system.server.state_directory import default_state_directory
     from cs_system.server.system import SystemOptions
-    from cs_system.swarmx.membership import find_group
-    from cs_toolkit.fabric import FabricError, load_fabric
+    from cs_system.swarmx.membership import find_group, run_member
+    from cs_toolkit.fabric import load_fabric
 
-    # For the processes that this one starts: wafers, MemoryX.
-    os.environ[PEER_TIMEOUT_VARIABLE] = f"{peer_timeout_s:g}"
-    try:
-        group = find_group(wafers, group_file, os.environ)
-    except CsSystemError as error:
-        _fail(error, error.exit_code)
+    group = find_group(wafers, group_file, os.environ)
     environment = dict(os.environ)
-    _use(certs)
     if insecure:
         os.environ.pop(CERTS_VARIABLE, None)  # wafers and MemoryX use no TLS either
     if group is not None and group.number:
-        _be_member(group.file, group.number)
-    try:
-        names = [advertise] if advertise else []
-        credentials = server_credentials(host, certs, insecure, environment, names)
-        http_credentials = None
-        if http_port is not None and not is_loopback(http_host):
-            http_credentials = server_credentials(
-                http_host, certs, insecure, environment, names, "--http-host"
-            )
-        loaded = load_fabric(fabric)
-        code = run_server(
-            ServerOptions(
-                system=SystemOptions(
-                    fabric=loaded.name,
-                    fabric_json=loaded.model_dump_json(),
-                    advertise=advertise,
-                    limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s, peer_timeout_s),
-                    memoryx=MemoryxConfig(
-                        () if memoryx is None else parse_memoryx_addresses(memoryx, credentials is not None),
-                        memoryx_dir or Path(tempfile.gettempdir()),
-                        wgt_servers,
-                        peer_timeout_s=peer_timeout_s,
-                        secret_file=memoryx_secret_file,
-                    ),
-                    wafers=wafers,
-                    peer_timeout_s=peer_timeout_s,
-                    idle_release_s=idle_release_s,
+        raise SystemExit(run_member(group.file, group.number))
+    timeout_s = peer_timeout_s(os.environ)
+    names = [advertise] if advertise else []
+    credentials = server_credentials(host, certs, insecure, environment, names)
+    http_credentials = None
+    if http_port is not None and not is_loopback(http_host):
+        http_credentials = server_credentials(http_host, certs, insecure, environment, names, "--http-host")
+    loaded = load_fabric(fabric)
+    code = run_server(
+        ServerOptions(
+            system=SystemOptions(
+                fabric=loaded.name,
+                fabric_json=loaded.model_dump_json(),
+                advertise=advertise,
+                limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s, timeout_s),
+                memoryx=MemoryxConfig(
+                    () if memoryx is None else parse_memoryx_addresses(memoryx, credentials is not None),
+                    memoryx_dir or Path(tempfile.gettempdir()),
+                    wgt_servers,
+                    peer_timeout_s=timeout_s,
+                    secret_file=memoryx_secret_file,
                 ),
-                host=host,
-                port=port,
-                data_port=data_port if data_port is not None else port + 1 if 0 < port < 65535 else 0,
-                ready_file=ready_file,
-                threads=threads,
-                cache_dir=(cache_dir or default_cache_dir()) if cache_size else None,
-                cache_bytes=cache_size * _MIB,
-                group=group,
-                state_dir=state_dir or default_state_directory(port),
-                http_host=http_host,
-                http_port=http_port,
-                http_credentials=http_credentials,
-                credentials=credentials,
-                shares_memory=not no_shm,
-            )
+                wafers=wafers,
+                peer_timeout_s=timeout_s,
+                idle_release_s=idle_release_s,
+            ),
+            host=host,
+            port=port,
+            data_port=data_port if data_port is not None else port + 1 if 0 < port < 65535 else 0,
+            ready_file=ready_file,
+            threads=threads,
+            cache_dir=(cache_dir or default_cache_dir()) if cache_size else None,
+            cache_bytes=cache_size * _MIB,
+            group=group,
+            state_dir=state_dir or default_state_directory(port),
+            http_host=http_host,
+            http_port=http_port,
+            http_credentials=http_credentials,
+            credentials=credentials,
+            shares_memory=not no_shm,
         )
-    except (CsSystemError, FabricError) as error:
-        _fail(error, error.exit_code)
-    except KeyboardInterrupt:
-        # It arrived before the server had set up its own handling of signals.
-        code = 130
+    )
     raise SystemExit(code)
 
 
@@ -309,10 +304,11 @@ def serve(
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file that `cs_system serve --num-csx=N --group-file=FILE` writes.",
 )
-@_CERTS
+@certs_option()
 @_PEER_TIMEOUT
+@reporting
 @log_options
-def member(group_file: Path, certs: Path | None, peer_timeout_s: float) -> None:
+def member(group_file: Path) -> None:
     """Join a group of CS systems that is led by a system on another host, until that ends.
 
     \b
@@ -320,25 +316,9 @@ def member(group_file: Path, certs: Path | None, peer_timeout_s: float) -> None:
       cs_system serve --num-csx=2 --host=10.0.0.7 --group-file=FILE
       cs_system member --group-file=FILE
     """
-    os.environ[PEER_TIMEOUT_VARIABLE] = f"{peer_timeout_s:g}"
-    _use(certs)
-    _be_member(group_file)
-
-
-def _use(certs: Path | None) -> None:
-    """Name the directory of the certificates in the environment, also for the processes started from here."""
-    if certs is not None:
-        os.environ[CERTS_VARIABLE] = str(certs.absolute())
-
-
-def _be_member(group_file: Path, number: int = 1) -> NoReturn:
     from cs_system.swarmx.membership import run_member
 
-    try:
-        code = run_member(group_file, number)
-    except CsSystemError as error:
-        _fail(error, error.exit_code)
-    raise SystemExit(code)
+    raise SystemExit(run_member(group_file))
 
 
 @main.group(name="memoryx")
@@ -347,13 +327,8 @@ def memoryx_group() -> None:
 
 
 @memoryx_group.command(name="serve")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; any other needs --certs or --insecure.",
-)
-@_CERTS
+@_HOST
+@certs_option(expose_value=True)
 @_INSECURE
 @click.option(
     "--port",
@@ -367,17 +342,13 @@ def memoryx_group() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Where weights and gradients are stored.  [default: the directory of temporary files]",
 )
-@click.option(
-    "--memoryx-secret-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The secret that CS systems must know, made if it is missing.  [default: memoryx.secret in the "
-    "user's directory of configuration, ~/.config/csrun]",
-)
-@click.option("--threads", type=click.IntRange(1), help="Number of compute threads.  [default: all CPUs]")
+@_MEMORYX_SECRET
+@_THREADS
 @click.option(
     "--xla-cache", type=click.Path(file_okay=False, path_type=Path), help="Directory of compiled functions."
 )
 @_PEER_TIMEOUT
+@reporting
 @log_options
 def memoryx_serve(
     host: str,
@@ -388,7 +359,6 @@ def memoryx_serve(
     memoryx_secret_file: Path | None,
     threads: int | None,
     xla_cache: Path | None,
-    peer_timeout_s: float,
 ) -> None:
     """Run MemoryX until SIGTERM or Ctrl-C.
 
@@ -403,19 +373,12 @@ def memoryx_serve(
     from cs_system.processes import end_process
     from cs_system.security import server_credentials
 
-    os.environ[PEER_TIMEOUT_VARIABLE] = f"{peer_timeout_s:g}"
     directory = memoryx_dir or Path(tempfile.gettempdir())
-    try:
-        credentials = server_credentials(host, certs, insecure, os.environ)
-        if is_loopback(host):
-            credentials = None  # as for all parts of a system on one machine
-        secret = read_memoryx_secret(memoryx_secret_file)
-        code = run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache, secret, credentials))
-    except CsSystemError as error:
-        _fail(error, error.exit_code)
-    except KeyboardInterrupt:
-        code = 130
-    end_process(code)
+    credentials = server_credentials(host, certs, insecure, os.environ)
+    if is_loopback(host):
+        credentials = None  # as for all parts of a system on one machine
+    secret = read_memoryx_secret(memoryx_secret_file)
+    end_process(run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache, secret, credentials)))
 
 
 @main.command(hidden=True)
@@ -424,12 +387,6 @@ def fork_server() -> None:
     from cs_system.processes import run_fork_server
 
     run_fork_server()
-
-
-def _fail(error: Exception, exit_code: int) -> NoReturn:
-    """Exit with the message of an expected failure and no traceback."""
-    click.echo(f"cs_system: error: {error}", err=True)
-    raise SystemExit(exit_code) from error
 
 
 for command in (status, top, release, drain, resume, mode, usage, certs):

@@ -52,7 +52,7 @@ class LogOptions:
 
 
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command with the options of its log, which it gets as `log_options`."""
+    """Decorate a command with the options of its log, which is set up before the command runs."""
 
     @click.option(
         "--log-format",
@@ -107,9 +107,7 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
         try:
             set_up_logging(options)
         except OSError as error:
-            refusal = BadOptionError(f"--log-file={log_file}: cannot be written: {error.strerror}")
-            click.echo(f"cs_system: error: {refusal}", err=True)
-            raise SystemExit(refusal.exit_code) from error
+            raise BadOptionError(f"--log-file={log_file}: cannot be written: {error.strerror}") from error
         # For the processes that this one starts.
         values = {LOG_FORMAT_VARIABLE: log_format, _LEVEL_VARIABLE: log_level}
         os.environ.update(values if file is None else {**values, _FILE_VARIABLE: str(file)})

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from cs_system.address import SystemAddress, parse_address, parse_addresses
+from cs_system.command_line import certs_option, reporting
 from cs_system.errors import CsSystemError, NoSuchJobError
 from cs_system.usage import GROUPINGS, GroupBy
-from cs_toolkit.security.identity import CERTS_VARIABLE
 
 if TYPE_CHECKING:
     from cs_system.client import SystemClient
@@ -30,26 +28,16 @@ _MODES = ("pipelined", "weight_streaming", _BOTH)
 def _asking(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command to parse its addresses, and to exit with the message of an expected failure."""
 
+    @reporting
     @functools.wraps(command)
     def run(*, addresses: str | None, **arguments: Any) -> None:
         if addresses is None:
             raise click.UsageError(
                 "no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip"
             )
-        try:
-            command(parse_addresses(addresses), **arguments)
-        except CsSystemError as error:
-            click.echo(f"cs_system: error: {error}", err=True)
-            raise SystemExit(error.exit_code) from error
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
+        command(parse_addresses(addresses), **arguments)
 
     return run
-
-
-def _set_certs(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
-    if value is not None:
-        os.environ[CERTS_VARIABLE] = str(value.absolute())
 
 
 _address_option = click.option(
@@ -60,14 +48,7 @@ _address_option = click.option(
     metavar="IP[:PORT],...",
     help="Address of the system, or of several.  [default: CS_IP, else the site's cs_ip or systems]",
 )
-_certs_option = click.option(
-    "--certs",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    expose_value=False,
-    callback=_set_certs,
-    help="Directory with ca.pem, cert.pem and key.pem for TLS, of `cs_system certs`.  [default: CS_CERTS]",
-)
+_certs_option = certs_option()
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
 

@@ -108,22 +108,16 @@ def sum_usage(records: Iterable[UsageRecord], since: float, until: float, by: Gr
 
     Of a reservation that began before the period or ended after it, the part in the period counts.
     """
-    sums: dict[tuple[str, str], UsageSum] = {}
+    parts = []
     for record in records:
         part = _part_in(record, since, until)
         if part is None:
             continue
         # The same user on several hosts is one user.
         key = (record.owner.partition("@")[0], "") if by == "user" else (record.job, record.owner)
-        so_far = sums.get(key, UsageSum(*key, 0, 0.0, 0, 0))
-        sums[key] = UsageSum(
-            *key,
-            so_far.reservations + 1,
-            so_far.wafer_s + part * record.wafer_s,
-            so_far.steps + round(part * record.steps),
-            so_far.samples + round(part * record.samples),
-        )
-    return merge_sums(sums.values())
+        steps, samples = round(part * record.steps), round(part * record.samples)
+        parts.append(UsageSum(*key, 1, part * record.wafer_s, steps, samples))
+    return merge_sums(parts)
 
 
 def merge_sums(sums: Iterable[UsageSum]) -> list[UsageSum]:

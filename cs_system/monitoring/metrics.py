@@ -108,7 +108,7 @@ def _run_metrics(run: RunInfo) -> Iterator[Metric]:
 
 def _worker_metrics(workers: Iterable[WorkerInfo]) -> Iterator[Metric]:
     labels = ["worker"]
-    figures: list[tuple[Metric, Callable[[WorkerInfo], float]]] = [
+    figures: list[tuple[GaugeMetricFamily | CounterMetricFamily, Callable[[WorkerInfo], float]]] = [
         (
             GaugeMetricFamily(
                 "cs_system_worker_connected", "1 if the worker is connected, or has sent all.", labels=labels
@@ -156,14 +156,10 @@ def _worker_metrics(workers: Iterable[WorkerInfo]) -> Iterator[Metric]:
     ]
     for worker in workers:
         for family, value in figures:
-            family.add_sample(_sample_name(family), {"worker": str(worker.worker)}, value(worker))
+            family.add_metric([str(worker.worker)], value(worker))
     for family, _ in figures:
         if family.samples:
             yield family
-
-
-def _sample_name(family: Metric) -> str:
-    return f"{family.name}_total" if family.type == "counter" else family.name
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -18,8 +18,10 @@ from cs_toolkit.log_lines import FORMATS, LOG_FORMAT_VARIABLE, JsonFormatter
 
 _LEVEL_VARIABLE, _FILE_VARIABLE = "CS_LOG_LEVEL", "CS_LOG_FILE"
 _LEVELS = ("debug", "info", "warning", "error")
-_LOGGERS = ("cs_system", "cs_stream")
 _MIB = 1 << 20
+
+# Names of the loggers of a system.
+LOGGERS = ("cs_system", "cs_stream")
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def set_up_logging(options: LogOptions) -> None:
         handler = LogFile(options.file, options.max_bytes, options.files)
     handler.setFormatter(JsonFormatter(_current_run) if options.format == "json" else _TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in _LOGGERS:
+    for name in LOGGERS:
         logging.getLogger(name).setLevel(options.level.upper())
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from cs_system.logs import LOGGERS
 from cs_system.status import Event
 
 _KEPT = 50
 _CHARS = 500
-_LOGGERS = ("cs_system", "cs_stream")
 
 
 class EventLog(logging.Handler):
@@ -30,10 +30,10 @@ class EventLog(logging.Handler):
         return tuple(list(self._events)[-count:])
 
     def __enter__(self) -> EventLog:
-        for name in _LOGGERS:
+        for name in LOGGERS:
             logging.getLogger(name).addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in _LOGGERS:
+        for name in LOGGERS:
             logging.getLogger(name).removeHandler(self)

@@ -425,7 +425,7 @@ def _accept_wafers(
     arrived: queue.SimpleQueue[tuple[int, FrameChannel]],
     credentials: Credentials | None,
 ) -> None:
-    free, strangers = threading.Semaphore(_MAX_UNAUTHENTICATED_PEERS), LineLimiter(log)
+    free, refusals = threading.Semaphore(_MAX_UNAUTHENTICATED_PEERS), LineLimiter(log)
     while True:
         try:
             sock, address = listener.accept()
@@ -437,7 +437,7 @@ def _accept_wafers(
 
         def admit_wafer(sock: socket.socket = sock, peer: str = name_of(address)) -> None:
             try:
-                _admit_wafer(sock, peer, token, arrived, credentials, strangers)
+                _admit_wafer(sock, peer, token, arrived, credentials, refusals)
             finally:
                 free.release()
 
@@ -450,7 +450,7 @@ def _admit_wafer(
     token: str,
     arrived: queue.SimpleQueue[tuple[int, FrameChannel]],
     credentials: Credentials | None,
-    strangers: LineLimiter,
+    refusals: LineLimiter,
 ) -> None:
     try:
         connection = accept(sock, credentials)
@@ -463,7 +463,7 @@ def _admit_wafer(
         channel = admit(connection, token, _TOKEN_TIMEOUT_S)
         rank = _receive_rank(channel)
     except (OSError, FrameError, MemoryxError) as error:
-        strangers.log(logging.WARNING, "%s is not a wafer of the group: %s", peer, error)
+        refusals.log(logging.WARNING, "%s is not a wafer of the group: %s", peer, error)
         connection.close()
         return
     arrived.put((rank, channel))

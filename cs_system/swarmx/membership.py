@@ -154,7 +154,7 @@ class GroupLeader:
         self._token = secrets.token_hex(32)
         self._credentials = internal_credentials(host)
         self._handshakes = threading.Semaphore(_MAX_HANDSHAKES)
-        self._strangers = LineLimiter(log)
+        self._refusals = LineLimiter(log)
         self._changed = threading.Condition()
         self._members: list[_RemoteMember] = []
         try:
@@ -238,7 +238,7 @@ class GroupLeader:
             channel = Channel(connection)
             host, number = admit_member(channel, self._token)
         except (OSError, TlsError) as error:
-            self._strangers.log(logging.WARNING, "%s is not a member of the group: %s", address, error)
+            self._refusals.log(logging.WARNING, "%s is not a member of the group: %s", address, error)
             connection.close()
             return
         finally:

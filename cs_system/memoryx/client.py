@@ -41,6 +41,7 @@ from cs_system.memoryx.weights import (
 from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.step import TensorSpec
+from cs_toolkit.wire import name_of
 
 # Capacity of the queue of frames to send.
 _WAITING = 8
@@ -256,7 +257,7 @@ class StateReader:
     """
 
     def __init__(self, address: MemoryxAddress, secret: str, name: str) -> None:
-        self._name = f"{address[0]}:{address[1]}"
+        self._name = name_of(address)
         self._lock = threading.Lock()
         connection = connect_memoryx(address)
         try:

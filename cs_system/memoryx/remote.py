@@ -1,4 +1,4 @@
-"""The update of a model in a process of its own, for a MemoryX that serves several models.
+"""The update of a model in a separate process, for a MemoryX that serves several models.
 
 XLA computes the functions of any user there: its crash ends a model and not MemoryX. State and gradients are
 in files that both processes map, so only small values and the progress of an update are sent. There are two

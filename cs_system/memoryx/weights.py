@@ -113,7 +113,7 @@ class WeightStream:
         self._maps_files = maps_files
         self._threads: list[threading.Thread] = []
         self.transfer = Transfer()
-        self._name = f"{address[0]}:{address[1]}"
+        self._name = name_of(address)
         self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
         self._on_failure = on_failure
         self._connection = connect_memoryx(address)
@@ -310,15 +310,14 @@ def connect_memoryx(address: MemoryxAddress) -> Connection:
     Raises:
         MemoryxError: nothing answers at the address, or a certificate is not accepted.
     """
-    place = (address.host, address.port)
     try:
         credentials = client_credentials() if address.encrypted else None
-        return connect(place, _CONNECT_TIMEOUT_S, credentials)
+        return connect((address.host, address.port), _CONNECT_TIMEOUT_S, credentials)
     except (CredentialsError, TlsError) as error:
-        raise MemoryxError(f"MemoryX at {name_of(place)}: {error}") from error
+        raise MemoryxError(f"MemoryX at {name_of(address)}: {error}") from error
     except OSError as error:
         raise MemoryxError(
-            f"no MemoryX answers at {address[0]}:{address[1]}: {error.strerror or error}; check --memoryx, "
+            f"no MemoryX answers at {name_of(address)}: {error.strerror or error}; check --memoryx, "
             "and that it runs (`cs_system memoryx serve`)"
         ) from error
 

@@ -133,7 +133,7 @@ def main() -> None:
 @click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="For what survives a restart: drained or not, mode, log of the use.  [default: a directory of host "
+    help="For what survives a restart: drained or not, mode, usage log.  [default: a directory of host "
     "and port in the user's state directory; none with --port=0]",
 )
 @click.option(

@@ -1,4 +1,4 @@
-"""Child processes of a CS system: wafers of a group, and MemoryX.
+"""Child processes of a CS system: engines, wafers of a group, and MemoryX.
 
 They are forked from a fork server, a process that is started with the first of them, imports JAX, and ends
 with the CS system. So the following ones start immediately, instead of after half a second of CPU time each.

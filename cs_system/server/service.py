@@ -39,10 +39,11 @@ from cs_system.messages import (
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.security import Caller, caller_of
 from cs_system.server.artifacts import Offer
+from cs_system.server.reservations import Ticket
 from cs_system.server.run import InputState, Run
 from cs_system.server.status import read_status
 from cs_system.server.steps import StepValues
-from cs_system.server.system import STATUS_EVERY_S, System, Ticket
+from cs_system.server.system import STATUS_EVERY_S, System
 from cs_system.status import EXECUTIONS, admission_to_wire, info_to_wire
 from cs_system.transport import (
     PROOF_KEY,

@@ -1,4 +1,4 @@
-"""Files of a system that survive its restarts: the settings of its administrators, and the log of its use."""
+"""Files of a system that survive its restarts: the settings of its administrators, and the usage log."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class StateDirectory:
         """Store the settings."""
         self._write(_SETTINGS, asdict(admission))
 
-    # The log of the use
+    # The usage log
 
     def write_running(self, record: UsageRecord) -> None:
         """Store the record of the running reservation, for the log if the system is killed."""

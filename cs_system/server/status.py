@@ -10,8 +10,9 @@ from cs_system.messages import MESSAGE_BYTES
 from cs_system.monitoring.recorder import WorkerRates
 from cs_system.server.artifacts import MAX_ARTIFACT_BYTES
 from cs_system.server.chief import ChiefMonitor
+from cs_system.server.reservations import Ticket
 from cs_system.server.run import Run
-from cs_system.server.system import System, Ticket
+from cs_system.server.system import System
 from cs_system.status import (
     Limits,
     QueuedJob,

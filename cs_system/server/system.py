@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from cs_system.errors import (
     NoSuchJobError,
     ReservationLostError,
     RunOverError,
-    SystemBusyError,
     SystemDrainedError,
     SystemStoppingError,
     TooManyWaitingError,
@@ -37,6 +35,7 @@ from cs_system.security import Caller
 from cs_system.server.artifacts import ExecutableStore
 from cs_system.server.chief import ChiefMonitor
 from cs_system.server.engine_process import EnginePool
+from cs_system.server.reservations import ReservationBook, Ticket
 from cs_system.server.run import Run, RunLimits
 from cs_system.server.state_directory import StateDirectory
 from cs_system.status import EXECUTIONS, Admission
@@ -44,7 +43,6 @@ from cs_system.swarmx.hosts import HostPool
 from cs_system.usage import UsageRecord
 from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.log_lines import LineLimiter
-from cs_toolkit.security.proofs import new_nonce
 
 log = logging.getLogger("cs_system.server")
 
@@ -53,17 +51,11 @@ STATUS_EVERY_S = 2.0
 
 # Limit of a wait for a run in one call; workers call again.
 _JOIN_LIMIT_S = 60.0
-# Limits of callers that wait. Far above what jobs need, and low enough that nobody exhausts the memory.
-_MAX_QUEUE, _MAX_QUEUE_OF_PEER, _MAX_JOINING = 256, 32, 8192
+# Limit of waiting workers. Far above what jobs need, and low enough that nobody exhausts the memory.
+_MAX_JOINING = 8192
 
-# Number of ended reservations whose reason is remembered, for clients that find out late.
-_REMEMBERED = 64
-
-# Number of jobs whose calls are remembered, so that none is accepted twice.
-_REMEMBERED_JOBS = 256
-
-# Default of `idle_release_s`.
-IDLE_RELEASE_S = 1800.0
+# Number of jobs of which it is remembered why their workers wait.
+_REMEMBERED_WAITS = 64
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,7 @@ class SystemOptions:
     memoryx: MemoryxConfig = field(default_factory=MemoryxConfig)
     wafers: int = 1
     peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S
-    idle_release_s: float = IDLE_RELEASE_S
+    idle_release_s: float = 0.0
 
 
 class Changes:
@@ -330,7 +322,7 @@ class System:
         self._changes.notify()
 
     async def release_job(self, job: str, caller: Caller, by: str) -> tuple[Ticket, bool]:
-        """End the reservation of a job, or its place in the queue, on behalf of somebody else than its chief.
+        """End the reservation of a job, or its place in the queue, for a caller other than its chief.
 
         Args:
             job: Name of the job; empty: the one that holds the system.
@@ -378,7 +370,7 @@ class System:
                 "use another system"
             )
 
-    # The log of the use
+    # Usage
 
     def usage_of(self, ticket: Ticket, run: Run, end: str) -> UsageRecord:
         """Return what a reservation has used until now."""
@@ -488,7 +480,7 @@ class System:
         if self._waits.get(job) != state:
             self._waits[job] = state
             self._wait_lines.log(logging.INFO, "a worker waits: %s", state, extra={"job": job})
-        while len(self._waits) > _REMEMBERED:
+        while len(self._waits) > _REMEMBERED_WAITS:
             self._waits.popitem(last=False)
 
     def _find_run(self, job: str, identity: InputIdentity | None, worker: str) -> Run | None:
@@ -537,132 +529,3 @@ class System:
         holder = self.book.holder
         if holder is not None:
             await self.release(holder, str(self.stopping), str(self.stopping))
-
-
-@dataclass(eq=False)
-class Ticket:
-    """A job that holds the system or waits for it.
-
-    Attributes:
-        calls: Checks that calls come from the job.
-        owner: USER@HOST of its chief, as the chief states it; may be empty.
-        peer: Host from which it calls.
-        user: Name in the certificate of its chief; empty without TLS.
-        entered_s: When it asked for the system, seconds since the epoch.
-        since_s: When it got the system, seconds since the epoch; 0 while it waits.
-        ending: Why the reservation is ending; from then on, calls on its behalf are refused.
-    """
-
-    job: str
-    token: str = field(repr=False)
-    calls: CallVerifier
-    owner: str = ""
-    peer: str = ""
-    user: str = ""
-    entered_s: float = 0.0
-    id: str = field(default_factory=lambda: secrets.token_hex(16))
-    since_s: float = 0.0
-    ending: str | None = None
-
-
-class ReservationBook:
-    """At most one ticket holds the system, the others wait in order of arrival; bookkeeping only.
-
-    Attributes:
-        holder: The ticket that holds the system.
-        nonce: Nonce of this process, which proofs of calls cover.
-    """
-
-    def __init__(self) -> None:
-        self.nonce = new_nonce()
-        self._verifiers: OrderedDict[str, CallVerifier] = OrderedDict()
-        self.holder: Ticket | None = None
-        self._queue: deque[Ticket] = deque()
-        self._ended: OrderedDict[str, str] = OrderedDict()
-        self._admits = True
-
-    def set_admission(self, admits: bool, now_s: float) -> None:
-        """Let waiting jobs get the system when it is free, or keep them waiting."""
-        self._admits = admits
-        self._grant(now_s)
-
-    def enter(
-        self, job: str, token: str, wait: bool, now_s: float, owner: str = "", peer: str = ""
-    ) -> Ticket:
-        """Take the system for a job, or a place in the queue.
-
-        Raises:
-            SystemBusyError: another job holds it and `wait` is false.
-            TooManyWaitingError: the queue is full, or has too many jobs of the same host.
-        """
-        if self.holder is not None and not wait:
-            raise SystemBusyError.of(self.holder.job, self.holder.since_s)
-        of_peer = sum(ticket.peer == peer for ticket in self._queue)
-        if len(self._queue) >= _MAX_QUEUE or of_peer >= _MAX_QUEUE_OF_PEER:
-            raise TooManyWaitingError(
-                f"{len(self._queue)} jobs queue for the CS system, {of_peer} of this host; expected less "
-                f"than {_MAX_QUEUE} and {_MAX_QUEUE_OF_PEER}: try again later"
-            )
-        ticket = Ticket(job, token, self._verifier(token), owner, peer, entered_s=now_s)
-        self._queue.append(ticket)
-        self._grant(now_s)
-        return ticket
-
-    def _verifier(self, token: str) -> CallVerifier:
-        # A job may hold the system several times: calls of an earlier time must not be repeated later.
-        found = self._verifiers.setdefault(token, CallVerifier(token, self.nonce))
-        self._verifiers.move_to_end(token)
-        if len(self._verifiers) > _REMEMBERED_JOBS:
-            self._verifiers.popitem(last=False)
-        return found
-
-    def leave(self, ticket: Ticket, reason: str, now_s: float) -> None:
-        """End a ticket, holding or waiting; the next in the queue gets the system."""
-        self._ended[ticket.id] = reason
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
-        if ticket is self.holder:
-            self.holder = None
-        elif ticket in self._queue:
-            self._queue.remove(ticket)
-        self._grant(now_s)
-
-    def position(self, ticket: Ticket) -> int:
-        """Return 0 for the holder, 1 for the next one.
-
-        Raises:
-            ReservationLostError: the ticket has ended.
-        """
-        if ticket is self.holder:
-            return 0
-        if ticket not in self._queue:
-            raise self._lost(ticket.id)
-        return self._queue.index(ticket) + 1
-
-    def check_holder(self, reservation: str) -> Ticket:
-        """Return the ticket of a reservation that holds the system.
-
-        Raises:
-            ReservationLostError: it does not.
-        """
-        if self.holder is None or self.holder.id != reservation:
-            raise self._lost(reservation)
-        if self.holder.ending is not None:
-            raise ReservationLostError.because(self.holder.ending)
-        return self.holder
-
-    @property
-    def waiting(self) -> tuple[Ticket, ...]:
-        """The queue, the next job first."""
-        return tuple(self._queue)
-
-    def _grant(self, now_s: float) -> None:
-        if self.holder is None and self._queue and self._admits:
-            self.holder = self._queue.popleft()
-            self.holder.since_s = now_s
-
-    def _lost(self, reservation: str) -> ReservationLostError:
-        if not reservation:
-            return ReservationLostError("this call needs a reservation of the CS system; reserve it first")
-        reason = self._ended.get(reservation, "the system does not know it (was the system restarted?)")
-        return ReservationLostError.because(reason)

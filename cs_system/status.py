@@ -6,7 +6,7 @@ As plain data, as the message of the control plane, and as the text of `cs_syste
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
@@ -268,9 +268,7 @@ def _run_to_wire(run: RunInfo) -> pb.RunInfo:
         step=run.step,
         steps_per_s=run.steps_per_s,
         samples_per_s=run.samples_per_s,
-        input=pb.InputStatus(
-            workers=[worker_to_wire(worker) for worker in run.workers], waiting_for=run.waiting_for
-        ),
+        input=input_to_wire(run.workers, run.waiting_for),
         late=run.late,
         slow=run.slow,
         wafers=[pb.WaferWork(**asdict(wafer)) for wafer in run.wafers],
@@ -290,8 +288,12 @@ def _run_to_wire(run: RunInfo) -> pb.RunInfo:
     )
 
 
-def worker_to_wire(worker: WorkerInfo) -> pb.WorkerStatus:
-    """Convert the status of a worker to its message."""
+def input_to_wire(workers: Iterable[WorkerInfo], waiting_for: Sequence[int]) -> pb.InputStatus:
+    """Convert the status of the workers, and the indices of those that the run waits for, to a message."""
+    return pb.InputStatus(workers=map(_worker_to_wire, workers), waiting_for=waiting_for)
+
+
+def _worker_to_wire(worker: WorkerInfo) -> pb.WorkerStatus:
     values = asdict(worker)
     return pb.WorkerStatus(bytes=values.pop("size_bytes"), **values)
 

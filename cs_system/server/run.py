@@ -60,14 +60,6 @@ _OPERATION_END_S = 5.0
 
 
 @dataclass(frozen=True)
-class InputState:
-    """The workers, and the indices of those that the run is waiting for."""
-
-    workers: tuple[WorkerStats, ...]
-    waiting_for: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class RunLimits:
     """Limits of a run.
 
@@ -162,16 +154,13 @@ class Run:
         """True while the device works for the chief, except on steps, whose outputs show that it reads."""
         return self._operation not in (None, "run_steps")
 
-    def input_state(self) -> InputState | None:
-        """Return the state of the workers, or None before the input is open."""
-        if self._ring is None:
-            return None
-        stats = self._ring.stats()
-        if self.state() == "WAITING FOR INPUT":
-            if self._operation == "run_steps":
-                return InputState(stats.workers, (stats.next_worker,))
-            return InputState(stats.workers, tuple(w.worker for w in stats.workers if not _is_ready(w)))
-        return InputState(stats.workers, ())
+    def waiting_for(self, stats: RunStats) -> tuple[int, ...]:
+        """Return the indices of the workers that the run is waiting for, from `input_stats`."""
+        if self.state() != "WAITING FOR INPUT":
+            return ()
+        if self._operation == "run_steps":
+            return (stats.next_worker,)
+        return tuple(worker.worker for worker in stats.workers if not _is_ready(worker))
 
     def check_primed(self) -> str | None:
         """Return None if every worker's first batch has arrived, else a description of the missing workers.

@@ -40,11 +40,11 @@ from cs_system.proto import cs_system_pb2 as pb
 from cs_system.security import Caller, caller_of
 from cs_system.server.artifacts import Offer
 from cs_system.server.reservations import Ticket
-from cs_system.server.run import InputState, Run
-from cs_system.server.status import read_status
+from cs_system.server.run import Run
+from cs_system.server.status import read_status, read_workers
 from cs_system.server.steps import StepValues
 from cs_system.server.system import STATUS_EVERY_S, System
-from cs_system.status import EXECUTIONS, admission_to_wire, info_to_wire
+from cs_system.status import EXECUTIONS, admission_to_wire, info_to_wire, input_to_wire
 from cs_system.transport import (
     PROOF_KEY,
     PROTOCOL_VERSION,
@@ -371,8 +371,10 @@ class CsSystemServicer:
             run = self._run(context)
             missing = run.check_primed()
             due = missing != last or time.monotonic() - reported_s > STATUS_EVERY_S
-            if due and (state := run.input_state()) is not None:
-                await context.write(_input_message(state, missing or ""))
+            if due and (stats := run.input_stats()) is not None:
+                message = input_to_wire(read_workers(run, stats), run.waiting_for(stats))
+                message.missing = missing or ""
+                await context.write(message)
                 last, reported_s = missing, time.monotonic()
             if missing is None:
                 log.info("all workers are ready", extra={"job": run.job})
@@ -561,17 +563,6 @@ def _name_caller(context: Context, stated: str) -> tuple[Caller, str]:
 def _peer_host(context: Context) -> str:
     """Return the host of the caller; gRPC has it as `ipv4:HOST:PORT` or `ipv6:%5bHOST%5d:PORT`."""
     return str(context.peer()).rpartition(":")[0]
-
-
-def _input_message(state: InputState, missing: str = "") -> pb.InputStatus:
-    return pb.InputStatus(
-        missing=missing,
-        workers=[
-            pb.WorkerStatus(worker=w.worker, phase=w.phase.value, host=w.host, batches=w.batches)
-            for w in state.workers
-        ],
-        waiting_for=state.waiting_for,
-    )
 
 
 def _state_check(run: Run) -> Callable[[str, str, tuple[int, ...]], None]:

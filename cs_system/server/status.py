@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 
+from cs_stream.receiver import RunStats
 from cs_system.address import host_port
 from cs_system.messages import MESSAGE_BYTES
 from cs_system.monitoring.recorder import WorkerRates
@@ -53,30 +54,32 @@ def read_status(system: System, host: str = "", port: int = 0) -> SystemInfo:
     )
 
 
+def read_workers(run: Run, stats: RunStats) -> tuple[WorkerInfo, ...]:
+    """Return the status of the workers; `stats` is `run.input_stats()`."""
+    # A run that has just been opened has no rates yet.
+    rates = run.recorder.rates().workers or (WorkerRates(),) * len(stats.workers)
+    return tuple(
+        WorkerInfo(
+            worker.worker,
+            worker.phase.value,
+            worker.host,
+            worker.batches,
+            worker.size_bytes,
+            worker.queued,
+            max(0, worker.connects - 1),
+            worker.last_error,
+            rate.batches_per_s,
+            rate.bytes_per_s,
+            rate.credit_wait,
+            rate.input_wait,
+        )
+        for worker, rate in zip(stats.workers, rates, strict=True)
+    )
+
+
 def _read_run(holder: Ticket, run: Run, chief: ChiefMonitor | None) -> RunInfo:
-    state, monitor, program = run.input_state(), run.stragglers(), run.program
+    monitor, program = run.stragglers(), run.program
     rates, totals, stats = run.recorder.rates(), run.totals(), run.input_stats()
-    workers = []
-    if stats is not None:
-        # A run that has just been opened has no rates yet.
-        of_workers = rates.workers or (WorkerRates(),) * len(stats.workers)
-        workers = [
-            WorkerInfo(
-                worker.worker,
-                worker.phase.value,
-                worker.host,
-                worker.batches,
-                worker.size_bytes,
-                worker.queued,
-                max(0, worker.connects - 1),
-                worker.last_error,
-                rate.batches_per_s,
-                rate.bytes_per_s,
-                rate.credit_wait,
-                rate.input_wait,
-            )
-            for worker, rate in zip(stats.workers, of_workers, strict=True)
-        ]
     streams = program is not None and bool(program.schedule)
     return RunInfo(
         job=holder.job,
@@ -84,8 +87,8 @@ def _read_run(holder: Ticket, run: Run, chief: ChiefMonitor | None) -> RunInfo:
         step=run.progress.step,
         steps_per_s=run.progress.rate.per_s(),
         samples_per_s=run.samples_per_s(),
-        workers=tuple(workers),
-        waiting_for=() if state is None else state.waiting_for,
+        workers=() if stats is None else read_workers(run, stats),
+        waiting_for=() if stats is None else run.waiting_for(stats),
         late=run.unresponsive() or "",
         slow=(monitor and monitor.straggler()) or "",
         wafers=tuple(

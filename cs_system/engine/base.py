@@ -53,7 +53,7 @@ class KeptState(Protocol):
     """The state after a step, which may be read from any thread while further steps are computed."""
 
     def read(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Read all of the state or part of it; each tensor may be read once.
+        """Read all of the state or part of it, in the dtypes of the interface; each tensor may be read once.
 
         Raises:
             CsSystemError: the state has since been replaced, by new state or another snapshot; or MemoryX is
@@ -166,23 +166,12 @@ class Engine(Protocol):
         """
         ...
 
-    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Copy the state, or part of it, in the dtypes of the interface.
+    def snapshot(self, names: Sequence[str] | None = None) -> KeptState:
+        """Keep the state after the last step dispatched, or part of it, until it has been read.
 
         Raises:
             WrongOrderError: there is no state, because none was put or a failed step lost it.
             StateMismatchError: a name that the program does not have.
-        """
-        ...
-
-    def snapshot(self, names: Sequence[str] | None = None) -> KeptState | None:
-        """Keep the state after the last step dispatched, or part of it, until it has been read.
-
-        Returns:
-            None if no step may be computed until `fetch_state` has read the state.
-
-        Raises:
-            WrongOrderError, StateMismatchError: as in `fetch_state`.
         """
         ...
 

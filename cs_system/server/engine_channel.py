@@ -6,7 +6,6 @@
     PUT       system  tensors                    their values
     CHUNKS    system  layout and size of a ring, whose memory follows as a descriptor; no answer
     STEPS     system  chunk, offset, count, in the header
-    FETCH     system  names, or null for all
     KEEP      system  names, or null for all
     FREE      system  -
     READ      system  names                      on the second connection, as is DROP
@@ -49,16 +48,15 @@ class FrameType(IntEnum):
     PUT = 3
     CHUNKS = 4
     STEPS = 5
-    FETCH = 6
-    KEEP = 7
-    FREE = 8
-    READ = 9
-    DROP = 10
-    DONE = 11
-    OUTPUTS = 12
-    STATE = 13
-    FAILED = 14
-    STATUS = 15
+    KEEP = 6
+    FREE = 7
+    READ = 8
+    DROP = 9
+    DONE = 10
+    OUTPUTS = 11
+    STATE = 12
+    FAILED = 13
+    STATUS = 14
 
 
 # Request, sizes of fields and payload, and three numbers: steps need no fields, so that a call costs little.

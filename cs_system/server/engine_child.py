@@ -21,7 +21,6 @@ from cs_system.engine.base import Engine, KeptState, PendingSteps
 from cs_system.engine.device import compiler_options, start_device
 from cs_system.engine.machine import limit_threads
 from cs_system.engine.pipelined import PipelinedEngine
-from cs_system.engine.state import select_state
 from cs_system.errors import CsSystemError, SystemBugError, WrongOrderError
 from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig
 from cs_system.memoryx.engine import StreamedEngine
@@ -125,7 +124,6 @@ class _EngineServer:
             FrameType.PUT: self._put,
             FrameType.CHUNKS: self._map_chunks,
             FrameType.STEPS: self._dispatch,
-            FrameType.FETCH: self._fetch,
             FrameType.KEEP: self._keep,
             FrameType.FREE: self._free,
         }
@@ -206,15 +204,9 @@ class _EngineServer:
         else:
             self._pending.put((frame.number, steps))
 
-    def _fetch(self, frame: Frame) -> None:
-        engine, names = self._loaded(), frame.values["names"]
-        state = engine.fetch_state(names)
-        arrays = [state[spec.name] for spec in select_state(engine.interface, names)]
-        self._channel.send_tensors(FrameType.STATE, frame.number, arrays)
-
     def _keep(self, frame: Frame) -> None:
         self._kept = self._loaded().snapshot(frame.values["names"])
-        self._channel.send(FrameType.DONE, frame.number, {"kept": self._kept is not None})
+        self._send_done(frame)
 
     def _free(self, frame: Frame) -> None:
         engine, self._engine, self._kept = self._engine, None, None

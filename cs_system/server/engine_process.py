@@ -290,21 +290,10 @@ class RemoteEngine:
         while steps.result is None:
             self._take_answer("running the steps")
 
-    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Copy the state, or part of it, in the dtypes of the interface."""
-        doing = "reading the state"
-        wanted = None if names is None else list(names)
-        answer = self._request(doing, FrameType.FETCH, {"names": wanted})
-        specs = select_state(self.interface, names)
-        return self._guard(doing, lambda: self._channel.receive_tensors(answer, specs))
-
-    def snapshot(self, names: Sequence[str] | None = None) -> RemoteState | None:
+    def snapshot(self, names: Sequence[str] | None = None) -> RemoteState:
         """Keep the state after the last step dispatched, or part of it, until it has been read."""
-        doing = "reading the state"
         wanted = None if names is None else list(names)
-        answer = self._request(doing, FrameType.KEEP, {"names": wanted})
-        if not self._guard(doing, lambda: answer.fields.boolean("kept")):
-            return None
+        self._finish(self._request("reading the state", FrameType.KEEP, {"names": wanted}))
         return RemoteState(self, select_state(self.interface, names))
 
     def read_snapshot(self, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:

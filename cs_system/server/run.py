@@ -314,16 +314,11 @@ class Run:
             room -= size
         return groups
 
-    async def fetch_state(self, names: Sequence[str] | None) -> dict[str, np.ndarray]:
-        """Copy the state, or part of it, from the device."""
-        engine = self._require_engine("fetch_state")
-        return await self._on_device("fetch_state", engine.fetch_state, names)
-
     @asynccontextmanager
     async def snapshot(
         self, names: Sequence[str] | None
     ) -> AsyncIterator[Callable[[Sequence[str]], Awaitable[dict[str, np.ndarray]]]]:
-        """Keep the state, or part of it, for the body; steps may run in the meantime if the engine allows it.
+        """Keep the state, or part of it, for the body; steps may run in the meantime.
 
         Yields:
             A function that reads some of it; each tensor can be read once.
@@ -331,9 +326,6 @@ class Run:
         async with self._reading:
             engine = self._require_engine("fetch_state")
             kept = await self._on_device("fetch_state", engine.snapshot, names)
-            if kept is None:
-                yield self.fetch_state
-                return
             try:
                 yield partial(asyncio.to_thread, kept.read)
             finally:

@@ -154,10 +154,6 @@ class Engine(Protocol):
         """
         ...
 
-    def use_chunks(self, chunks: SharedChunks) -> None:
-        """Prepare for `dispatch` with the chunks of a ring; callable from any thread."""
-        ...
-
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PendingSteps:
         """Start `count` steps on the batches from `offset` of a chunk, without waiting for them.
 
@@ -179,17 +175,21 @@ class Engine(Protocol):
         """Describe a part of the system that has not answered for seconds, or None; for any thread."""
         ...
 
-    def stragglers(self) -> WaferMonitor | None:
-        """Return the work of several wafers, or None if there is one; callable from any thread."""
-        ...
-
     def free(self) -> None:
         """Free the memory of the device."""
         ...
 
 
-class AbortableEngine(Engine, Protocol):
+class ExternalEngine(Engine, Protocol):
     """An engine in other processes, as the CS system has it."""
+
+    def use_chunks(self, chunks: SharedChunks) -> None:
+        """Prepare for `dispatch` with the chunks of a ring; callable from any thread."""
+        ...
+
+    def stragglers(self) -> WaferMonitor | None:
+        """Return the work of several wafers, or None if there is one; callable from any thread."""
+        ...
 
     def abort(self) -> None:
         """End the call that does not return; from any thread. Only `free` may follow."""

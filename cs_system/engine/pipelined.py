@@ -17,7 +17,6 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from cs_system.engine.base import SharedChunks
 from cs_system.engine.device import compiler_options
 from cs_system.engine.executable import load_step
 from cs_system.engine.machine import computing_threads
@@ -154,9 +153,6 @@ class PipelinedEngine:
             return []
         return [spec.name for spec in self.interface.state if spec.name not in self._arriving]
 
-    def use_chunks(self, chunks: SharedChunks) -> None:
-        """Do nothing: chunks are in the memory of this process."""
-
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PipelinedSteps:
         """Start `count` steps on the batches from `offset` of a chunk, without waiting for them.
 
@@ -209,9 +205,6 @@ class PipelinedEngine:
     def unresponsive(self) -> str | None:
         """Return None: there is no other part that could stop answering."""
         return None
-
-    def stragglers(self) -> None:
-        """Return None: there is one device."""
 
     def free(self) -> None:
         """Free the memory of the device."""

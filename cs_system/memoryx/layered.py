@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from cs_system.engine.base import SharedChunks, WaferMonitor
 from cs_system.engine.state import as_device, check_state, from_device, select_state
 from cs_system.errors import WrongOrderError
 from cs_toolkit.layered_step import Schedule
@@ -86,10 +85,6 @@ class LayeredEngine(ABC):
                 self._put(self._schedule.state[spec.name], as_device(np.asarray(state[spec.name]), spec))
         self._missing = [name for name in self._missing if name not in state]
 
-    def use_chunks(self, chunks: SharedChunks) -> None:
-        """Do nothing: chunks are in the memory of this process."""
-        return
-
     @property
     def missing_state(self) -> Sequence[str]:
         """Names of the state that has not arrived, or that a failed step lost."""
@@ -109,10 +104,6 @@ class LayeredEngine(ABC):
 
     def unresponsive(self) -> str | None:
         """Describe a part of the system that has not answered for seconds, or None."""
-        return None
-
-    def stragglers(self) -> WaferMonitor | None:
-        """Return the work times of several wafers, or None if there is one."""
         return None
 
     def _lose_state(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cs_system.engine.base import AbortableEngine
+from cs_system.engine.base import ExternalEngine
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.server.engine_process import EngineProcess, RemoteEngine
@@ -22,7 +22,7 @@ def make_engine(
     wafers: int,
     host_pool: HostPool | None,
     start_process: Callable[[], EngineProcess],
-) -> AbortableEngine:
+) -> ExternalEngine:
     """Make the engine for the execution mode of a step.
 
     Args:

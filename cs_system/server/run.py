@@ -25,7 +25,7 @@ from cs_stream import errors as streaming_errors
 from cs_stream.batches import BatchLayout
 from cs_stream.order import InputPosition
 from cs_stream.receiver import BatchRing, Receiver, RunSpec, RunStats, WorkerPhase, WorkerStats
-from cs_system.engine.base import AbortableEngine, Engine, WaferMonitor, ring_size
+from cs_system.engine.base import ExternalEngine, WaferMonitor, ring_size
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
@@ -121,7 +121,7 @@ class Run:
         self._log = logging.LoggerAdapter(logging.getLogger("cs_system.server"), {"job": job})
         self._engines = engines
         self._process: EngineProcess | None = None
-        self._engine: AbortableEngine | None = None
+        self._engine: ExternalEngine | None = None
         self._chunks = 0
         self._ring: BatchRing | None = None
         self._loop: StepLoop | None = None
@@ -522,7 +522,7 @@ class Run:
             self._run_s += now - self._running_since
         self._running_since = None
 
-    def _require_engine(self, operation: str) -> Engine:
+    def _require_engine(self, operation: str) -> ExternalEngine:
         if self._engine is None:
             raise WrongOrderError(f"{operation} without an artifact; load comes first")
         return self._engine

@@ -16,6 +16,7 @@ from contextlib import suppress
 import numpy as np
 
 from cs_system.address import host_port
+from cs_system.engine.base import SharedChunks
 from cs_system.engine.micro_batches import for_memory, share
 from cs_system.engine.state import from_device
 from cs_system.errors import (
@@ -189,6 +190,9 @@ class GroupEngine(LayeredEngine):
             if heartbeats is None or stragglers is None
             else heartbeats.unresponsive() or stragglers.unresponsive()
         )
+
+    def use_chunks(self, chunks: SharedChunks) -> None:
+        """Do nothing: batches are read in this process, and sent to the wafers."""
 
     def stragglers(self) -> StragglerMonitor | None:
         """Return the work times of the wafers."""

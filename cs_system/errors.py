@@ -154,7 +154,7 @@ class SystemBusyError(CsSystemError):
 
 
 class TooManyWaitingError(CsSystemError):
-    """So many callers wait for the system already that no further one may."""
+    """The system has the maximum number of waiting callers."""
 
     code = "too_many_waiting"
 

@@ -26,7 +26,7 @@ log = logging.getLogger("cs_system.server")
 
 _HOW = (
     f"give the certificate of this system (--certs=DIR or {CERTS_VARIABLE}; `cs_system certs` makes one), or "
-    "--insecure on a network where everybody is trusted"
+    "--insecure on a trusted network"
 )
 
 
@@ -56,7 +56,7 @@ def server_credentials(
             raise BadOptionError("--certs with --insecure: expected only one of them")
         if not is_loopback(host):
             log.warning(
-                "--insecure on %s: nothing is encrypted, and everybody who reaches this address can use the "
+                "--insecure on %s: nothing is encrypted, and anyone who reaches this address can use the "
                 "system; only the secrets of jobs are proved",
                 host,
             )
@@ -186,7 +186,7 @@ class Caller:
 
     Attributes:
         name: Name in the certificate; empty without TLS.
-        is_admin: The caller may administrate the system.
+        is_admin: The caller may administer the system.
     """
 
     name: str
@@ -213,7 +213,7 @@ class Caller:
         return cls("", kind == "unix" or is_loopback(rest.rpartition(":")[0].strip("[]")))
 
     def check_admin(self, action: str) -> None:
-        """Check that the caller may administrate the system.
+        """Check that the caller may administer the system.
 
         Raises:
             NotAllowedError: the caller is a user.
@@ -222,7 +222,7 @@ class Caller:
             raise NotAllowedError.of(self.name, action)
 
     def check_owner(self, owner: str, action: str) -> None:
-        """Check that the caller owns something, or may administrate the system.
+        """Check that the caller owns something, or may administer the system.
 
         Args:
             owner: Name of its owner's certificate; empty if the owner was not identified.

@@ -89,19 +89,6 @@ class RunTicket:
     credentials: Credentials | None = None
 
 
-def read_clock(address: SystemAddress) -> tuple[str, ClockSample]:
-    """Return the id of a system's clock, and an estimate of its offset from that of this process.
-
-    Raises:
-        SystemUnreachableError, NotACsSystemError: no CS system is at the address.
-    """
-    connection = Connection(address, CONNECT_TIMEOUT_S)
-    try:
-        return connection.read_clock()
-    finally:
-        connection.close()
-
-
 class SystemClient:
     """A connection to a CS system.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cs_system.address import SystemAddress
-from cs_system.client import Reservation, RunTicket, SystemClient, join_run, read_clock
+from cs_system.client import Reservation, RunTicket, SystemClient, join_run
 from cs_system.client.reservation import OnWait
 from cs_system.errors import (
     ConnectionLostError,
@@ -98,14 +98,15 @@ class SystemPool:
         self.chosen = self.addresses[0] if len(self.addresses) == 1 else None
 
     def read_clock(self) -> tuple[str, ClockSample]:
-        """Return the clock of the chosen system, as `cs_system.client.read_clock`.
+        """Return the clock of the chosen system, as `SystemClient.read_clock`.
 
         Raises:
             CsSystemError: no system is chosen yet, or it does not answer.
         """
         if self.chosen is None:
             raise ConnectionLostError("no system of the pool is chosen yet")
-        return read_clock(self.chosen)
+        with SystemClient(self.chosen) as client:
+            return client.read_clock()
 
     def statuses(self) -> list[SystemInfo]:
         """Return the status of every system that answers; the others are logged.
@@ -227,7 +228,7 @@ class SystemPool:
                     continue
                 left -= 1
                 texts.pop(address, None)
-                # Other errors say that the job's run is there, and refuse the worker.
+                # Other errors come from the system that has the job's run, which refuses the worker.
                 if left == 0 or not isinstance(event, (*_SKIPPED, JoinTimeoutError)):
                     raise event
                 log.warning("skipping a CS system of the pool: %s", event)

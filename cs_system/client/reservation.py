@@ -235,7 +235,7 @@ class Reservation:
         """Compute up to `n` steps; the outputs arrive while the steps run.
 
         Leaving the iteration early stops the system at the next call of its device, so it may be some steps
-        further than the outputs that were read; `info().run.step` tells how far.
+        further than the outputs that were read; see `info().run.step`.
 
         Args:
             n: Number of steps.

@@ -1,4 +1,4 @@
-"""Engines in processes of their own, seen from the CS system, which imports no JAX itself.
+"""Engines in separate processes, seen from the CS system, which imports no JAX itself.
 
 A run has one process. Its end, by a crash of XLA for example, ends the run and nothing else; all of its
 memory is free afterwards. A spare process, which has imported JAX and started the device, waits for the next

@@ -263,11 +263,11 @@ def test_workers_that_wait_are_logged_once_for_each_reason(own_system, linear, h
     ]
 
 
-def test_strangers_at_the_data_port_do_not_fill_the_log(own_system):
+def test_unknown_peers_at_the_data_port_do_not_fill_the_log(own_system):
     host, port = own_system.data_address.rsplit(":", 1)
     for _ in range(100):
-        with socket.create_connection((host, int(port)), timeout=10) as stranger:
-            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            stranger.recv(100)
+        with socket.create_connection((host, int(port)), timeout=10) as peer:
+            peer.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            peer.recv(100)
     lines = [line for line in own_system.log().splitlines() if "dropping connection" in line]
     assert 1 <= len(lines) <= 10

@@ -157,21 +157,21 @@ def test_data_plane_uses_tls(encrypted: RunningSystem, site: SiteCertificates, t
     assert "TLS: it does not use TLS" in encrypted.log()
 
 
-def test_silent_and_slow_strangers_hold_up_nobody(
+def test_silent_and_slow_peers_delay_no_user(
     encrypted: RunningSystem, site: SiteCertificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Strangers are connected to both ports, and in the middle of a handshake, while a user is served."""
+    """Unknown peers are connected to both ports, and in the middle of a handshake, while a user is served."""
     use(monkeypatch, site.user)
     addresses = [encrypted.address.split(":"), encrypted.data_address.split(":")]
-    strangers = [socket.create_connection((host, int(port))) for host, port in addresses for _ in range(20)]
-    for stranger in strangers[::2]:
-        stranger.send(b"\x16\x03\x01\x02\x00\x01\x00")
+    peers = [socket.create_connection((host, int(port))) for host, port in addresses for _ in range(20)]
+    for peer in peers[::2]:
+        peer.send(b"\x16\x03\x01\x02\x00\x01\x00")
     began_s = time.monotonic()
     assert ask(encrypted) == "IDLE"
     assert "no run of job 'job' is open" in stream(encrypted, site.user)
     assert time.monotonic() - began_s < 5.0
-    for stranger in strangers:
-        stranger.close()
+    for peer in peers:
+        peer.close()
 
 
 def test_flood_of_damaged_handshakes(
@@ -181,8 +181,8 @@ def test_flood_of_damaged_handshakes(
     for port in (encrypted.address, encrypted.data_address):
         host, _, number = port.rpartition(":")
         for _ in range(50):
-            with socket.create_connection((host, int(number))) as stranger:
-                stranger.sendall(b"\x16\x03\x01\x02\x00" + os.urandom(512))
+            with socket.create_connection((host, int(number))) as peer:
+                peer.sendall(b"\x16\x03\x01\x02\x00" + os.urandom(512))
     assert ask(encrypted) == "IDLE"
 
 
@@ -202,9 +202,9 @@ def test_control_plane_offers_version_1_3(encrypted: RunningSystem, site: SiteCe
 def test_silent_connection_of_the_control_plane_is_closed(system: RunningSystem) -> None:
     """Without TLS too: the handshake of HTTP/2 has a limit of 10 s."""
     host, _, port = system.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20.0) as stranger:
+    with socket.create_connection((host, int(port)), timeout=20.0) as peer:
         began_s = time.monotonic()
-        while stranger.recv(4096):
+        while peer.recv(4096):
             pass
         assert 8.0 < time.monotonic() - began_s < 15.0
 

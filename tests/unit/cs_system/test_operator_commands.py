@@ -1,4 +1,4 @@
-"""The commands of users and administrators, against a system in a process of its own."""
+"""The commands of users and administrators, against a system in a separate process."""
 
 from __future__ import annotations
 

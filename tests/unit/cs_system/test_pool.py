@@ -1,4 +1,4 @@
-"""A pool of two CS systems, each in a process of its own."""
+"""A pool of two CS systems, each in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records what a task of a launcher's job does, for the timeline of the job (`csrun trace`).
+"""Records the activities of a task of a launcher's job, for its timeline (`csrun trace`).
 
 The chief also fetches the spans of the system, which has no access to the directory of the job.
 """

@@ -63,7 +63,7 @@ _CHECK_EVERY_S = 10.0
 
 
 class WaitLog:
-    """Logs what a blocked task is waiting for: after 7 s, when the reason changes, and then ever more rarely.
+    """Logs why a task is blocked: after 7 s, when the reason changes, and then ever more rarely.
 
     Args:
         log_first: Log the first message immediately.

@@ -164,7 +164,7 @@ class FirstReadyState(RunState):
         pass
 
     def next_worker(self) -> int:
-        """Return the worker of the next position in the schedule, else the one that is furthest behind."""
+        """Return the worker of the next position in the schedule, else the one with the fewest batches."""
         at = self.position - self.spec.first_position
         if at < len(self._schedule):
             return self._schedule[at] % self.spec.num_workers

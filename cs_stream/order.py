@@ -1,14 +1,14 @@
 """The order of an input over shards, and the share of each worker: arithmetic only.
 
 Position p (the p-th batch of a training run) is batch `p // V` of shard `p % V`. The number of shards V stays
-the same for the whole training; the number of workers N may change. With more workers than shards, each shard
+the same for a training run; the number of workers N may change. With more workers than shards, each shard
 is dealt to several workers, in parts: a part has every k-th batch of its shard. The V * k parts are dealt to
 the workers in rotation, so every part of the input has one reader, and the workers together read every batch
 once. All numbers count from 0.
 
 With the order first-ready, the system takes the first batch that is ready. The order is then known only
 afterwards, and the place in the input is a cursor for each shard. A worker still reads its shards in a fixed
-order, the one that is furthest behind first. A schedule, the shards of all steps as an earlier run has taken
+order, the one with the lowest cursor first. A schedule, the shards of all steps as an earlier run has taken
 them, replays such an order.
 """
 

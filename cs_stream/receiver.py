@@ -202,7 +202,7 @@ class Receiver:
         if oldest is not None:
             self._dropped_lines.log(
                 logging.WARNING,
-                "dropping connection from %s: more than %d do not say which job they belong to",
+                "dropping connection from %s: more than %d have not identified their job yet",
                 oldest.peer,
                 _MAX_HANDSHAKES,
             )

@@ -104,7 +104,7 @@ class SharedMemory:
         return self._map[:_TOKEN_BYTES].hex()
 
     def has_room(self, seq: int) -> bool:
-        """Return True if the slot of a batch is free: the system has copied what was in it."""
+        """Return True if the slot of a batch is free: the system has copied its last batch."""
         copied: int = _COPIED.unpack_from(self._map, _TOKEN_BYTES)[0]
         return seq < copied + self._slots
 

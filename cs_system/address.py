@@ -59,7 +59,7 @@ def parse_addresses(value: str) -> tuple[SystemAddress, ...]:
     Raises:
         BadAddressError: one of them has another form.
     """
-    # A program that appends `:9000` to what it is given appends it to the last address, which accepts it.
+    # A program that appends `:9000` to its argument appends it to the last address, which accepts it.
     return tuple(dict.fromkeys(parse_address(part.strip()) for part in value.split(",")))
 
 

@@ -94,7 +94,7 @@ class NotAllowedError(CsSystemError):
 
     @classmethod
     def of(cls, name: str, action: str) -> NotAllowedError:
-        """Make the error for a caller, empty if not identified, and what it wanted to do."""
+        """Make the error for a caller, empty if not identified, and the action that it requested."""
         who = f"the certificate is that of {name}" if name else "the caller has no certificate"
         return cls(
             f"not allowed to {action}: {who}; expected the owner's, or an administrator's "
@@ -166,7 +166,7 @@ class SystemDrainedError(CsSystemError):
 
     @classmethod
     def of(cls, by: str, since_s: float) -> SystemDrainedError:
-        """Make the error, from who has drained the system and when, in seconds since the epoch."""
+        """Make the error from the name of the administrator and the time, in seconds since the epoch."""
         return cls(
             f"the CS system takes no new jobs: drained by {by} since {clock_text(since_s)}; use another "
             "system, or try again after `cs_system resume`",
@@ -201,14 +201,14 @@ class CallRefusedError(CsSystemError):
     def of(cls, rpc: str) -> CallRefusedError:
         """Make the error; `rpc` is the name of the call."""
         return cls(
-            f"the call {rpc} is not one of the job that holds the CS system, or was changed or repeated on "
-            "its way; if it was yours, check the network to the system, and start the job again: training "
+            f"the call {rpc} is not one of the job that holds the CS system, or was changed or repeated in "
+            "transit; if it was yours, check the network to the system, and start the job again: training "
             "resumes from its last checkpoint"
         )
 
 
 class TensorDamagedError(CsSystemError):
-    """A tensor that was changed on its way between client and system."""
+    """A tensor that was changed in transit between client and system."""
 
     code = "tensor_damaged"
 
@@ -216,7 +216,7 @@ class TensorDamagedError(CsSystemError):
     def of(cls, name: str) -> TensorDamagedError:
         """Make the error for a tensor."""
         return cls(
-            f"tensor {name!r} was changed on its way between the chief and the CS system, its digest is that "
+            f"tensor {name!r} was changed in transit between the chief and the CS system, its digest is that "
             "of other bytes; check the network between them, and start the job again: training resumes from "
             "its last checkpoint",
             tensor=name,

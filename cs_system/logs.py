@@ -85,7 +85,7 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
         default=64,
         show_default=True,
         metavar="MIB",
-        help="Size at which the file is renamed to FILE.1 and a new one begun; 0: never.",
+        help="Size at which the file is renamed to FILE.1 and a new one is started; 0: never.",
     )
     @click.option(
         "--log-files",

@@ -267,7 +267,7 @@ class TensorAssembler:
 
         Raises:
             WireFormatError: a gap, an overlap, a part without its beginning, an unknown dtype.
-            TensorDamagedError: a chunk was changed on its way.
+            TensorDamagedError: a chunk was changed in transit.
         """
         for chunk in chunks:
             self._tags.check(chunk)

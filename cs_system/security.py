@@ -2,7 +2,7 @@
 
 Servers listen on loopback by default, which needs no certificates. Any other address needs those of a system,
 or the explicit choice to do without (`--insecure`). Clients use TLS whenever they have certificates, except
-with systems on the loopback of their own machine that do not use it.
+with systems on the loopback address that do not use it.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Caller:
 
         Args:
             owner: Name of its owner's certificate; empty if the owner was not identified.
-            action: What the caller wants to do.
+            action: The requested action, as a verb.
 
         Raises:
             NotAllowedError: it belongs to another user.

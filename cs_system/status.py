@@ -178,7 +178,7 @@ class Admission:
     """The jobs that a system takes.
 
     Attributes:
-        drained_by: Who has drained it; empty if it takes new jobs.
+        drained_by: Name of the caller that has drained it; empty if it takes new jobs.
         drained_s: Since when, in seconds since the epoch.
         modes: Execution modes of the programs that it takes.
     """

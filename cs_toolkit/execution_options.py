@@ -89,7 +89,7 @@ def _parse_text(value: Any) -> str:
 
 
 def default_allow_input_change() -> bool:
-    """Return whether the launcher accepts another number of workers for a program that does not say."""
+    """Return the launcher's setting of `allow_input_change`, for programs that do not set it."""
     return os.environ.get(ALLOW_INPUT_CHANGE_VARIABLE) == "1"
 
 

@@ -92,7 +92,7 @@ def read_floorplan(text: str) -> Floorplan:
     """Read `Floorplan.to_json` from an untrusted peer.
 
     Raises:
-        FloorplanError: states what is wrong or over a limit.
+        FloorplanError: a value is invalid or over a limit.
     """
     if len(text) > MAX_BYTES:
         raise FloorplanError(f"the floorplan has {len(text):,} characters, expected at most {MAX_BYTES:,}")

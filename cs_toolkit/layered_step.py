@@ -310,7 +310,7 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
 
 
 def _check_values(schedule: Schedule) -> None:
-    """Check that all values are known, and that those which lie together can do so.
+    """Check that all values are known, and that those which are stored together can be.
 
     Raises:
         ValueError, DtypeError: they do not.

@@ -54,8 +54,8 @@ class SilenceTimer:
     """Measures the silence of a peer. Pure: callers pass monotonic times.
 
     The owner calls `check` every `check_every_s` while it listens to the peer. Time in which it did not,
-    because this process was stopped or its machine suspended, does not count as silence: what the peer has
-    sent in the meantime has not been read yet.
+    because this process was stopped or its machine suspended, does not count as silence: messages that
+    the peer has sent in the meantime have not been read yet.
 
     Args:
         timeout_s: Silence after which the peer counts as lost.

@@ -63,7 +63,7 @@ class _LimitedLoader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             # A node is recorded when it is complete.
             if node not in self._expanded:
-                raise _error(f"'*{event.anchor}' is within what it refers to", event.start_mark)
+                raise _error(f"'*{event.anchor}' is part of the value that it refers to", event.start_mark)
             return node
         children = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):

@@ -1,4 +1,4 @@
-"""Log lines: as JSON objects, limited in number, and when a blocked task logs what it waits for."""
+"""Log lines: as JSON objects, limited in number, and at intervals while a task is blocked."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _WINDOW_S = 60.0
 class LineLimiter:
     """Logs a number of lines a minute of one kind, and counts the others. Thread-safe.
 
-    The last line of a minute that is logged says that further ones are left out; the first one after that
-    minute says how many.
+    The last line that is logged in a minute announces that further ones are left out; the first one after
+    that minute has their number.
 
     Args:
         logger: Where to log.

@@ -100,7 +100,7 @@ def _read_state(directory: Path) -> Any:
 
 
 def _find_damage(prefix: str) -> str | None:
-    """Compare all tensors of a checkpoint with their checksums; return what is wrong, or None."""
+    """Compare all tensors of a checkpoint with their checksums; return the first difference, or None."""
     if not checkpoint_exists(prefix):
         return "its index file is missing"
     path = Path(prefix)

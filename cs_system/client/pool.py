@@ -60,7 +60,7 @@ def read_statuses(
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a system must have for a job.
+    """The properties that a job requires of a system.
 
     Attributes:
         fabric: The fabric that the program is compiled for.
@@ -73,7 +73,7 @@ class Requirements:
     execution: str
 
     def lack(self, info: SystemInfo) -> str | None:
-        """Return what a system lacks; None if the job can run there."""
+        """Return the first property that a system lacks, as a sentence; None if the job can run there."""
         if info.fabric_spec != self.fabric:
             return f"its fabric {info.fabric} is another one than that of the program"
         if info.num_csx < self.wafers:
@@ -133,7 +133,7 @@ class SystemPool:
         Args:
             job: Name of the job.
             token: The job's secret.
-            requirements: What the system must have, if there are several.
+            requirements: Required of the system, if there are several.
             wait: If all are busy, queue for all of them, and take the first one that becomes free.
             on_wait: Called with a sentence about the queues, about every two seconds.
 

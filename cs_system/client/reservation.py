@@ -267,7 +267,7 @@ class Reservation:
         self._connection.call("PauseSteps", request, metadata=self._sign("PauseSteps", request)[1])
 
     def fetch_spans(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Fetch what the processes of the system have done, one document each (`cs_toolkit.spans`).
+        """Fetch the spans of the system's processes, one document each (`cs_toolkit.spans`).
 
         Any thread may call it, also while steps run.
 

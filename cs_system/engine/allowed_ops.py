@@ -1,6 +1,6 @@
-"""The closed list of what an executable may contain, and its check, before XLA sees it.
+"""The closed list of ops and custom calls of executables, checked before XLA parses one.
 
-XLA computes what an executable says, and a custom call may name any function that is registered in the
+XLA executes any module, and a custom call may name any function that is registered in the
 process, among them one that calls a Python object at an address of the executable's choice. The tables have
 the ops that the compiler's lowering emits; `tests/unit/cgc/lowering/test_allowed_ops.py` lowers all ops and
 examples.

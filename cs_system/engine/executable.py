@@ -1,7 +1,7 @@
 """The executables of an artifact, loaded and compiled: a whole step, or the functions of a step in layers.
 
 The bytes contain StableHLO, not Python: loading them needs neither the framework of the program nor the
-compiler. They may come from anybody, so their ops are checked against a closed list (`allowed_ops`) first.
+compiler. Any client may upload them, so their ops are checked against a closed list (`allowed_ops`) first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The connections of MemoryX: who is admitted, within which limits."""
+"""Admission of connections to MemoryX, and its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("cs_system.memoryx")
 MAX_CONNECTIONS = 256
 
 # Connections that have not proved that they know the secret. When one more comes, the oldest is dropped: an
-# honest wafer proves it within milliseconds, so that idle peers cannot keep it out.
+# wafer with the secret proves it within milliseconds, so that idle peers cannot keep it out.
 MAX_UNPROVED = 64
 
 _HANDSHAKE_S = 10.0

@@ -293,7 +293,7 @@ class FrameChannel:
 
         Raises:
             ConnectionError: the peer is gone.
-            MemoryxError: it was changed on its way.
+            MemoryxError: it was changed in transit.
         """
         try:
             header = _receive_header(self.connection, deadline_s)
@@ -306,7 +306,7 @@ class FrameChannel:
         """Check the next received header.
 
         Raises:
-            MemoryxError: it was changed on its way, or the peer does not know the secret.
+            MemoryxError: it was changed in transit, or the peer does not know the secret.
         """
         if not self._key.is_tag(header.tag, self._peer, self._received, header.tagged_bytes()):
             raise _damage_error(f"the header of {header.type.name}")
@@ -317,7 +317,7 @@ class FrameChannel:
 
         Raises:
             ConnectionError: the peer is gone.
-            MemoryxError: it is larger than `limit`, or was changed on its way.
+            MemoryxError: it is larger than `limit`, or was changed in transit.
         """
         data = _receive_payload(self.connection, header, limit, deadline_s)
         if data:
@@ -329,7 +329,7 @@ class FrameChannel:
 
         Raises:
             ConnectionError: the peer is gone.
-            MemoryxError: the frame has another size, or was changed on its way; the arrays must not be used.
+            MemoryxError: the frame has another size, or was changed in transit; the arrays must not be used.
         """
         total = sum(padded_size(array.nbytes) for array in arrays)
         if header.nbytes != total:
@@ -542,6 +542,6 @@ def _receive_payload(
 
 def _damage_error(frame: str) -> MemoryxError:
     return MemoryxError(
-        f"{frame} was changed on its way between the wafer and MemoryX; check the network between them, and "
+        f"{frame} was changed in transit between the wafer and MemoryX; check the network between them, and "
         "start the job again: training resumes from its last checkpoint"
     )

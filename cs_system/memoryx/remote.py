@@ -174,7 +174,7 @@ class RemoteMemory(ModelMemory):
 
     @contextlib.contextmanager
     def _lost(self) -> Iterator[None]:
-        """Convert the loss of the process to an error that says why."""
+        """Convert the loss of the process to an error with its cause."""
         try:
             yield
         except _WaferGoneError as error:

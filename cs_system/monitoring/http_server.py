@@ -240,7 +240,7 @@ class LiveUpdates:
             gone.cancel()
 
     def _event(self, known: dict[str, str]) -> bytes:
-        """Return the event for a browser that has the sections `known`, and add what is new to them."""
+        """Return the event for a browser that has the sections `known`, and update them."""
         snapshot = self._board.latest
         sections = self._page.sections(snapshot)
         changed = {name: html for name, html in sections.items() if known.get(name) != html}

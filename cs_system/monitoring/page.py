@@ -31,7 +31,7 @@ class Plot:
     """A curve in an SVG of `width` by `height`.
 
     Attributes:
-        title: What it shows.
+        title: Name of the quantity.
         points: Of the polylines; a gap in the data separates two of them.
         low, high: Texts of the scale.
         first_step, last_step: Ends of the axis.

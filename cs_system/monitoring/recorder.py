@@ -20,7 +20,7 @@ CURVE_POINTS = 480
 
 @dataclass(frozen=True)
 class Totals:
-    """What a reservation has used.
+    """The usage of a reservation.
 
     Attributes:
         steps, samples: Computed ones.

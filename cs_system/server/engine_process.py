@@ -379,7 +379,7 @@ class RemoteEngine:
         return answer
 
     def _finish(self, answer: Frame) -> None:
-        """Take what an answer without a payload says about the state."""
+        """Update the state by an answer without a payload."""
         self._guard("answering", lambda: self._take_missing(answer))
 
     def _take_answer(self, doing: str) -> Frame | None:

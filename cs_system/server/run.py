@@ -224,7 +224,7 @@ class Run:
         self.recorder.sample(now_s, time, self.progress.step, self.input_stats(), waiting_s)
 
     def totals(self) -> Totals:
-        """Return what the reservation has used so far."""
+        """Return the usage of the reservation so far."""
         return self.recorder.totals(self.input_stats())
 
     def input_stats(self) -> RunStats | None:

@@ -209,7 +209,7 @@ class CsSystemServicer:
 
     @_handle_errors
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:
-        """Record that a chief is alive, and what it does."""
+        """Record that a chief is alive, and its activity."""
         activity = request.activity
         if not activity.isprintable() or len(activity) > _ACTIVITY_CHARS:
             raise InputRefusedError(

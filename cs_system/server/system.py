@@ -326,7 +326,7 @@ class System:
 
         Args:
             job: Name of the job; empty: the one that holds the system.
-            caller: Who asks for it.
+            caller: The caller, whose role is checked.
             by: Name of the caller in messages.
 
         Returns:
@@ -373,7 +373,7 @@ class System:
     # Usage
 
     def usage_of(self, ticket: Ticket, run: Run, end: str) -> UsageRecord:
-        """Return what a reservation has used until now."""
+        """Return the usage of a reservation until now."""
         totals, program = run.totals(), run.program
         return UsageRecord(
             ticket.job,
@@ -389,7 +389,7 @@ class System:
         )
 
     def running_usage(self) -> UsageRecord | None:
-        """Return what the current reservation has used; None if there is none."""
+        """Return the usage of the current reservation; None if there is none."""
         holder, run = self.book.holder, self.run
         return None if holder is None or run is None else self.usage_of(holder, run, "")
 

@@ -36,7 +36,7 @@ _PUBLIC_KEY_BYTES = 32
 
 
 class SealError(ToolkitError):
-    """A sealed secret was changed on its way, or was sealed to another reader."""
+    """A sealed secret was changed in transit, or was sealed to another reader."""
 
 
 class FrameKey:
@@ -92,7 +92,7 @@ class SealingKey:
         public: The public key, 32 bytes.
     """
 
-    # Protects against eavesdroppers only: an attacker who replaces the public key on its way can read the
+    # Protects against eavesdroppers only: an attacker who replaces the public key in transit can read the
     # secret. TLS prevents that.
 
     def __init__(self) -> None:
@@ -103,14 +103,14 @@ class SealingKey:
         """Return the secret that `seal` has sealed.
 
         Raises:
-            SealError: it was changed on its way, or is for another process.
+            SealError: it was changed in transit, or is for another process.
         """
         theirs, rest = sealed[:_PUBLIC_KEY_BYTES], sealed[_PUBLIC_KEY_BYTES:]
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(theirs))
             return _cipher(shared, theirs, self.public).decrypt(bytes(12), rest, None)
         except (ValueError, InvalidTag):
-            raise SealError("a sealed secret was changed on its way, or is for another process") from None
+            raise SealError("a sealed secret was changed in transit, or is for another process") from None
 
 
 def seal(secret: bytes, public_key: bytes) -> bytes:
@@ -144,10 +144,10 @@ def decrypt(encrypted: str, key: bytes) -> str:
     """Return the text that `encrypt` has encrypted.
 
     Raises:
-        SealError: it was changed on its way, or encrypted with another key.
+        SealError: it was changed in transit, or encrypted with another key.
     """
     try:
         data = bytes.fromhex(encrypted)
         return ChaCha20Poly1305(key).decrypt(data[:12], data[12:], None).decode()
     except (ValueError, InvalidTag):
-        raise SealError("an encrypted text was changed on its way, or has another key") from None
+        raise SealError("an encrypted text was changed in transit, or has another key") from None

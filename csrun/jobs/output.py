@@ -154,7 +154,7 @@ class JobReport:
                 return
 
     def _find_resume(self, supervisor: Supervisor) -> list[str]:
-        """Record how a training run that has ended early continues, and return the lines that say it."""
+        """Record how a training run that has ended early continues, and return the lines for the user."""
         if not (supervisor.failed or supervisor.interrupted_by):
             return []  # it has reached its end, or is requeued
         progress = read_progress(self._plan.log_dir)

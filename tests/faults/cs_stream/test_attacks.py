@@ -169,4 +169,4 @@ def test_idle_connections_keep_no_worker_out(
         assert future.result(timeout=60).reconnects == 0
         for sock in idle:
             sock.close()
-    assert "more than 8 do not say which job they belong to" in caplog.text
+    assert "more than 8 have not identified their job yet" in caplog.text

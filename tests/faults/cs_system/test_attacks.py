@@ -96,7 +96,7 @@ def test_each_bit_of_a_state_that_changes_on_the_way_is_an_error_of_its_tensor(w
         for bit in range(0, 128, 3):
             wire.flip_to_system.append(bit)
             with pytest.raises(
-                TensorDamagedError, match=r"tensor 'state\.model\.w' was changed on its way"
+                TensorDamagedError, match=r"tensor 'state\.model\.w' was changed in transit"
             ) as error:
                 held.put_state(marked)
             assert "start the job again" in str(error.value)

@@ -1,4 +1,4 @@
-"""The messages of the control plane, behind gRPC, which refuses what is no message."""
+"""The messages of the control plane, after gRPC has decoded them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.fuzz.targets.control import INTERFACE, STEPS
 
 SECRET, NONCE = "secret", "0123456789abcdef" * 2
 PEER_NONCE = "fedcba9876543210" * 2
-MAX_BYTES = 60_000  # what a socket pair takes without a reader
+MAX_BYTES = 60_000  # the capacity of a socket pair without a reader
 TYPES = list(memoryx.FrameType)
 SPECS = (TensorSpec("a", "float32", (3, 5)), TensorSpec("b", "int64", (2,)))
 

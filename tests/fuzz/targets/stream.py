@@ -1,4 +1,4 @@
-"""The data plane: frames, payloads, and both state machines behind the proofs."""
+"""The data plane: frames, payloads, and both state machines with valid proofs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def next_frame(choices: Choices, tags: FrameTags | None, generation: int, worker
     if kind is FrameType.BATCH:
         nbytes = 0 if flags & 2 else BATCH_BYTES
     header = Header(kind, worker, generation, seq, nbytes, flags)
-    # Bits of `change` make a header that an honest peer does not send.
+    # Bits of `change` make a header that a correct peer does not send.
     if change & 1:
         header = replace(header, worker=7)
     if change & 2:

@@ -22,7 +22,7 @@ def test_a_call_of_the_job_is_accepted_once() -> None:
     call, proof = signer.sign("RunSteps", "reservation", REQUEST)
     assert verifier.verify(proof, "RunSteps", "reservation", REQUEST) == call
     assert verifier.read(proof) == call
-    with pytest.raises(CallRefusedError, match="or was changed or repeated on its way"):
+    with pytest.raises(CallRefusedError, match="or was changed or repeated in transit"):
         verifier.verify(proof, "RunSteps", "reservation", REQUEST)
 
 

@@ -127,7 +127,7 @@ def test_a_changed_chunk_is_refused_and_its_tensor_named(change):
     chunks = [chunk for group in pack_tensors(arrays, tags(), 8) for chunk in group]
     change(chunks)
     assembler = TensorAssembler(tags())
-    with pytest.raises(TensorDamagedError, match=r"tensor '[xyz]' was changed on its way") as damaged:
+    with pytest.raises(TensorDamagedError, match=r"tensor '[xyz]' was changed in transit") as damaged:
         assembler.add(chunks)
     assert damaged.value.fields["tensor"] in "xyz"
 

@@ -1,4 +1,4 @@
-"""Who is admitted to MemoryX, and frames that are changed or repeated on their way."""
+"""Who is admitted to MemoryX, and frames that are changed or repeated in transit."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_no_changed_bit_of_a_frame_is_taken() -> None:
             data = bytearray(b"".join(sent))
             data[bit // 8] ^= 1 << bit % 8
             send([data])
-            with pytest.raises(MemoryxError, match=r"was changed on its way between .*last checkpoint"):
+            with pytest.raises(MemoryxError, match=r"was changed in transit between .*last checkpoint"):
                 memoryx.receive_tensors(memoryx.receive_header(), [np.empty_like(each) for each in arrays])
 
 
@@ -122,7 +122,7 @@ def test_repeated_and_left_out_frames_are_refused() -> None:
             send([frames[index] for index in order])
             for _ in order[:-1]:
                 memoryx.receive_header()
-            with pytest.raises(MemoryxError, match="the header of GET was changed on its way"):
+            with pytest.raises(MemoryxError, match="the header of GET was changed in transit"):
                 memoryx.receive_header()
 
 

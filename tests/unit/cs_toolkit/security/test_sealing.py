@@ -61,7 +61,7 @@ def test_a_sealed_secret_is_opened_by_its_reader_only() -> None:
     assert b"token" not in sealed
     assert reader.open(sealed) == b"the token"
     assert seal(b"the token", reader.public) != sealed
-    with pytest.raises(SealError, match="changed on its way, or is for another process"):
+    with pytest.raises(SealError, match="changed in transit, or is for another process"):
         SealingKey().open(sealed)
 
 

@@ -6,13 +6,17 @@ It runs in its own thread with its own event loop, so that a slow browser never 
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
+import itertools
 import json
 import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from prometheus_client.exposition import choose_encoder
@@ -20,13 +24,16 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from cs_system.errors import PortInUseError
 from cs_system.monitoring.board import Board
 from cs_system.monitoring.metrics import make_registry
 from cs_system.monitoring.page import FOLDER, Page
+from cs_toolkit.log_lines import LineLimiter
 from cs_toolkit.security.tls import Credentials
+
+log = logging.getLogger("cs_system.server")
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -34,12 +41,19 @@ Scope = MutableMapping[str, Any]
 
 # Connections of all kinds; further ones are closed. The system needs its descriptors for workers.
 MAX_CONNECTIONS = 128
+# Connections in their TLS handshake. For one more, the oldest is dropped: a browser needs milliseconds, so
+# that idle peers do not keep it out.
+MAX_HANDSHAKES = 64
 # Open pages with live updates.
 MAX_PAGES = 32
 # A client that has not sent its request, or not taken an update, by then is disconnected.
 CLIENT_TIMEOUT_S = 10.0
 UPDATE_EVERY_S = 1.0
 _STOP_TIMEOUT_S = 2.0
+# Pause after a failed accept: without file descriptors, the listener stays ready and every accept fails.
+_ACCEPT_PAUSE_S = 0.2
+# asyncio leaves a failed TLS handshake in a reference cycle, with up to 330 KiB of memory.
+_COLLECT_EVERY = 256
 _REQUEST_BYTES = 16 << 10
 
 HEADERS = {
@@ -75,9 +89,10 @@ class StatusServer:
     def __init__(self, board: Board, host: str, port: int, credentials: Credentials | None = None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._socket = socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
+            listener = socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
         except OSError as error:
             raise PortInUseError.at(host, port, "--http-port", error.strerror or str(error)) from error
+        self._socket = _Listener(fileno=listener.detach())
         self.port: int = self._socket.getsockname()[1]
         tls = None if credentials is None else _renewing_context(credentials)
         # Lines about requests would let any client fill the log.
@@ -85,7 +100,9 @@ class StatusServer:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 _WithHeaders(make_app(board, lambda: self._server.should_exit)),
-                http=_LimitedProtocol,
+                loop="asyncio",  # another one would accept connections past `_Listener`
+                http=cast(type[asyncio.Protocol], functools.partial(_LimitedProtocol, self._socket)),
+                backlog=MAX_CONNECTIONS,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -121,40 +138,93 @@ def _renewing_context(credentials: Credentials) -> ssl.SSLContext:
     return context
 
 
+class _Listener(socket.socket):
+    """The listening socket; it limits the connections that are in their TLS handshake."""
+
+    # asyncio does not limit them, gives each a minute, and calls no protocol before they are complete. With
+    # all descriptors in use, it logs each of its attempts to accept, thousands a second.
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        self._handshakes: list[socket.socket] = []  # in the order of their arrival
+        self._accepted = itertools.count(1)
+        self._error_lines = LineLimiter(log)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, for which the oldest one in its handshake is dropped if there are too many."""
+        try:
+            sock, peer = super().accept()
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self._error_lines.log(
+                logging.ERROR, "the status page cannot accept a connection: %s", error.strerror
+            )
+            time.sleep(_ACCEPT_PAUSE_S)
+            raise BlockingIOError from None
+        self._handshakes = [each for each in self._handshakes if each.fileno() >= 0]
+        if len(self._handshakes) >= MAX_HANDSHAKES:
+            self._handshakes.pop(0).shutdown(socket.SHUT_RDWR)
+        self._handshakes.append(sock)
+        if next(self._accepted) % _COLLECT_EVERY == 0:
+            gc.collect()
+        return sock, peer
+
+    def end_handshake(self, descriptor: int) -> None:
+        """Record that the connection with this descriptor has completed its handshake."""
+        self._handshakes = [each for each in self._handshakes if each.fileno() != descriptor]
+
+
 class _LimitedProtocol(H11Protocol):
     """A connection that is closed if there are too many, or if the client is too slow.
 
-    A client is too slow if its first request does not arrive in time, or if it does not read a response.
+    A client is too slow if a request does not arrive in time, or if it does not read a response.
     """
 
-    # uvicorn limits none of these: `limit_concurrency` answers requests, the keep-alive time starts after the
-    # first response, and a transport that is closed waits until its buffer is sent.
-    _deadline: asyncio.TimerHandle | None = None
+    # uvicorn limits none of these: `limit_concurrency` answers requests, the keep-alive time ends with the
+    # first byte of a request, and a transport that is closed waits until its buffer is sent.
+    _request_deadline: asyncio.TimerHandle | None = None
+    _read_deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, listener: _Listener, **options: Any) -> None:
+        super().__init__(**options)
+        self._listener = listener
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._listener.end_handshake(transport.get_extra_info("socket").fileno())
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
             return
-        self._deadline = self.loop.call_later(CLIENT_TIMEOUT_S, self._close_without_request)
+        self._limit_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for deadline in (self._request_deadline, self._read_deadline):
+            if deadline is not None:
+                deadline.cancel()
+
+    def on_response_complete(self) -> None:
+        self._limit_request()
+        super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._deadline = self.loop.call_later(CLIENT_TIMEOUT_S, self.transport.abort)
+        self._read_deadline = self.loop.call_later(CLIENT_TIMEOUT_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._deadline is not None:
-            self._deadline.cancel()
+        if self._read_deadline is not None:
+            self._read_deadline.cancel()
+
+    def _limit_request(self) -> None:
+        if self._request_deadline is not None:
+            self._request_deadline.cancel()
+        self._request_deadline = self.loop.call_later(CLIENT_TIMEOUT_S, self._close_without_request)
 
     def _close_without_request(self) -> None:
-        response: object = self.cycle  # None before the first request
-        if response is None:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if cycle is None or cycle.response_complete:
             self.transport.abort()
 
 

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import errno
+import gc
 import http.client
 import json
 import socket
 import ssl
 import time
+import weakref
+from asyncio import sslproto
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,6 +170,22 @@ def test_a_connection_without_a_request_is_closed(server):
         assert connection.recv(100) == b""
 
 
+def test_a_connection_whose_next_request_does_not_arrive_is_closed(board, monkeypatch):
+    monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 1.0)
+    with (
+        closing(StatusServer(board, "127.0.0.1", 0)) as server,
+        socket.create_connection(("127.0.0.1", server.port), 10) as connection,
+        connection.makefile("rb") as answer,
+    ):
+        request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        connection.sendall(request)
+        while answer.readline() != b"\r\n":
+            pass
+        assert answer.read(3) == b"ok\n"
+        connection.sendall(request[:9])
+        assert answer.read() == b""
+
+
 def test_connections_over_the_limit_are_closed_immediately(server, monkeypatch):
     monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 60.0)
     idle = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(6)]
@@ -219,6 +240,72 @@ def test_over_tls_only_certificates_of_the_site_see_the_page(board, tmp_path):
             with closing(refused), pytest.raises((ssl.SSLError, ConnectionError)):
                 # With TLS 1.3 the refusal may come after the request.
                 _ = (refused.request("GET", "/healthz"), refused.getresponse())
+
+
+def _count_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_idle_tls_handshakes_neither_keep_browsers_out_nor_use_up_descriptors(board, tmp_path, monkeypatch):
+    site = SiteCertificates(tmp_path)
+    context = site.user.client_context
+    monkeypatch.setattr(http_server, "MAX_HANDSHAKES", 8)
+
+    def check_answer(server: StatusServer) -> None:
+        browser = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=context)
+        with closing(browser):
+            browser.request("GET", "/healthz")
+            assert browser.getresponse().read() == b"ok\n"
+
+    with closing(StatusServer(board, "127.0.0.1", 0, site.system)) as server, ExitStack() as stack:
+        check_answer(server)
+        wait_until(lambda: not server._server.server_state.connections)
+        before = _count_descriptors()
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 10)) for _ in range(40)
+        ]
+        for connection in idle[:32]:
+            assert connection.recv(100) == b""
+        wait_until(lambda: _count_descriptors() <= before + len(idle) + 8)
+        check_answer(server)
+
+
+def test_failed_handshakes_leave_no_memory(board, tmp_path, monkeypatch):
+    monkeypatch.setattr(http_server, "_COLLECT_EVERY", 8)
+    found: list[weakref.ref[Any]] = []
+    make = sslproto.SSLProtocol.__init__
+
+    def record(self: Any, *arguments: Any, **options: Any) -> None:
+        found.append(weakref.ref(self))
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(sslproto.SSLProtocol, "__init__", record)
+    with closing(StatusServer(board, "127.0.0.1", 0, SiteCertificates(tmp_path).system)) as server:
+        gc.disable()
+        try:
+            for _ in range(64):
+                with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+                    connection.shutdown(socket.SHUT_WR)
+                    assert connection.recv(100) == b""
+            assert len(found) == 64
+            assert sum(each() is not None for each in found) <= 16
+        finally:
+            gc.enable()
+
+
+def test_a_process_without_descriptors_logs_this_a_few_times(server, caplog, monkeypatch):
+    monkeypatch.setattr(http_server, "_ACCEPT_PAUSE_S", 0.0)
+    attempts = []
+
+    def fail(listener: socket.socket) -> None:
+        attempts.append(listener)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", server.port), 10):
+        patch.setattr(http_server.socket.socket, "accept", fail)
+        wait_until(lambda: len(attempts) > 50)
+    assert 1 <= len(caplog.records) <= 10
+    assert get(server, "/healthz")[0].status == 200
 
 
 def test_the_page_uses_a_renewed_certificate(board, tmp_path):

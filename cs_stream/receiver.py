@@ -109,6 +109,7 @@ class Receiver:
         self._handshakes: dict[ServerLink, None] = {}
         # Unauthenticated peers can cause these lines.
         self._dropped_lines, self._rejected_lines = LineLimiter(_log), LineLimiter(_log)
+        self._accept_lines = LineLimiter(_log)
         self._is_closed = False
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._accept_all, name="streaming-accept", daemon=True)
@@ -181,7 +182,7 @@ class Receiver:
         except BlockingIOError:
             return  # the peer disconnected before it was accepted
         except OSError as error:
-            _log.error("cannot accept a connection: %s", error)
+            self._accept_lines.log(logging.ERROR, "cannot accept a connection: %s", error)
             # Pause; `close` cuts it short.
             self._wake_reader.settimeout(_ACCEPT_PAUSE_S)
             with contextlib.suppress(TimeoutError):

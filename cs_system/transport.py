@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterable, Mapping
 
 import grpc
@@ -36,7 +37,7 @@ _METADATA_BYTES = 64 << 10
 _STALLED_AFTER = 3
 
 _HANDSHAKE_MS = 10_000
-# A worker has one while it joins a run, a chief one for the whole run.
+# A worker has one while it joins a run, a chief one for the whole run. Incomplete handshakes count, too.
 _MAX_CONNECTIONS = 4096
 # Calls at a time on one connection; a chief makes a few.
 _MAX_STREAMS = 64
@@ -59,12 +60,15 @@ ChannelOptions = tuple[tuple[str, int], ...]
 
 def server_options(peer_timeout_s: float) -> ChannelOptions:
     """Return the options of a server whose clients count as lost after a time of silence."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The other half of the descriptors is for the data plane and the processes of runs.
+    connections = min(_MAX_CONNECTIONS, descriptors // 2)
     return (
         *_COMMON,
         *_keepalive(peer_timeout_s),
         # Peers that are connected and silent, and those of a handshake that does not end.
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-        ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
+        ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
         # Otherwise two servers could listen on the same port and share its connections.
         ("grpc.so_reuseport", 0),

@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 import time
+from enum import Enum, auto
 
 from cs_system.address import SystemAddress, is_loopback
 from cs_system.errors import NotACsSystemError, SystemUnreachableError, TlsFailedError
@@ -44,8 +45,15 @@ def probe(address: SystemAddress, timeout_s: float, credentials: Credentials | N
     if credentials is not None:
         with _connect(address, deadline, timeout_s) as plain:
             plain.settimeout(max(0.1, deadline - time.monotonic()))
-            if _probe_tls(plain, address, credentials, timeout_s):
-                return True
+            answer = _probe_tls(plain, address, credentials, timeout_s)
+        if answer is _Answer.ENCRYPTED:
+            return True
+        if answer is _Answer.NONE and not is_loopback(address.host):
+            raise SystemUnreachableError.at(
+                address,
+                "a TLS connection",
+                "it was closed in the handshake, as by a system with too many connections",
+            )
         if not is_loopback(address.host):
             raise TlsFailedError.at(
                 address,
@@ -93,10 +101,18 @@ def _exchange(connection: socket.socket, deadline: float) -> tuple[bytes, bool]:
     return got, False
 
 
+class _Answer(Enum):
+    """The answer of a peer to a TLS handshake; NONE: it hung up."""
+
+    ENCRYPTED = auto()
+    PLAIN = auto()
+    NONE = auto()
+
+
 def _probe_tls(
     plain: socket.socket, address: SystemAddress, credentials: Credentials, timeout_s: float
-) -> bool:
-    """Exchange the first bytes over TLS; return False if the peer does not use it.
+) -> _Answer:
+    """Exchange the first bytes over TLS.
 
     Raises:
         TlsFailedError: a certificate is not accepted.
@@ -113,12 +129,14 @@ def _probe_tls(
         raise NotACsSystemError.at(address, describe_answer(b"", False, timeout_s)) from None
     except OSError as error:
         problem = explain(error, address.host) if isinstance(error, ssl.SSLError) else None
-        # A peer that hangs up may be anything: the attempt without TLS finds out.
-        if not encrypted and (problem is None or (isinstance(error, ssl.SSLError) and is_plain(error))):
-            return False
+        if not encrypted and isinstance(error, ssl.SSLError) and is_plain(error):
+            return _Answer.PLAIN
+        # A peer that hangs up may be anything: on loopback, the attempt without TLS finds out.
+        if not encrypted and problem is None:
+            return _Answer.NONE
         raise TlsFailedError.at(address, problem or _refusal(credentials)) from None
     if is_settings_frame(got):
-        return True
+        return _Answer.ENCRYPTED
     if not got and closed:  # gRPC closes without an alert
         raise TlsFailedError.at(address, _refusal(credentials))
     raise NotACsSystemError.at(address, describe_answer(got, closed, timeout_s))

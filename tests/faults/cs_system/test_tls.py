@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError
 from cs_stream.sender import Sender, WorkerIdentity
 from cs_system.client import SystemClient, connection, parse_address
-from cs_system.errors import NotAllowedError, TlsFailedError
+from cs_system.errors import NotAllowedError, SystemUnreachableError, TlsFailedError
 from cs_toolkit.security.identity import Identity
 from cs_toolkit.security.tls import Credentials
 from tests.certificates import SiteCertificates
@@ -101,6 +102,30 @@ def test_system_without_tls_on_another_address(
         assert ask(system) == "IDLE"  # loopback needs no TLS
         monkeypatch.setattr("cs_system.client.probe.is_loopback", lambda host: False)
         assert "it does not use TLS: expected a system started with --certs" in refusal(system)
+
+
+def test_a_system_that_hangs_up_in_the_handshake(
+    site: SiteCertificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, site.user)
+    monkeypatch.setattr("cs_system.client.probe.is_loopback", lambda host: False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    listener.accept()[0].close()
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            with pytest.raises(SystemUnreachableError, match="closed in the handshake, as by a system with"):
+                SystemClient(parse_address(f"127.0.0.1:{listener.getsockname()[1]}"))
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Refused connections: workers of another run, and foreign peers."""
 
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cs_stream import receiver as receiver_module
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError, ListenError, ProtocolError, RefusedError, StreamingError
 from cs_stream.frames import FrameType
@@ -14,6 +16,7 @@ from cs_stream.messages import ErrorCode, Failure
 from cs_stream.receiver import Receiver, RunSpec
 from cs_stream.sender import Sender
 from tests.loopback import SMALL, Loopback, RawWorker, numbered_input, take_numbered
+from tests.processes import wait_until
 
 OTHER = BatchLayout.of([("image", "float32", (4, 3)), ("label", "int64", (4,))])
 
@@ -196,3 +199,21 @@ def test_secrets_are_in_no_log_and_no_message(caplog: pytest.LogCaptureFixture) 
         assert "secret" not in repr(run.spec) + repr(run.identity(0))
     assert caplog.records
     assert "secret" not in caplog.text
+
+
+def test_a_process_without_descriptors_logs_this_a_few_times(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver_module, "_ACCEPT_PAUSE_S", 0.001)
+    attempts: list[socket.socket] = []
+
+    def fail(listener: socket.socket) -> None:
+        attempts.append(listener)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with Receiver() as receiver:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "accept", fail)
+            with socket.create_connection(receiver.address):
+                wait_until(lambda: len(attempts) > 50)
+        assert 1 <= len(caplog.records) <= 10

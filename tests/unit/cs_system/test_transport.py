@@ -1,4 +1,5 @@
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -29,6 +30,13 @@ def test_an_error_arrives_as_the_class_that_was_raised():
     assert str(got) == str(sent)
     assert got.job == "job-7"
     assert got.exit_code == 1
+
+
+@pytest.mark.parametrize(("descriptors", "connections"), [(1024, 512), (1 << 20, 4096)])
+def test_connections_leave_descriptors_for_the_data_plane(monkeypatch, descriptors, connections):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+    options = dict(transport.server_options(60.0))
+    assert options["grpc.max_allowed_incoming_connections"] == connections
 
 
 def test_every_error_has_its_own_code():

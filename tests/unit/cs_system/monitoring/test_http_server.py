@@ -301,9 +301,10 @@ def test_a_process_without_descriptors_logs_this_a_few_times(server, caplog, mon
         attempts.append(listener)
         raise OSError(errno.EMFILE, "Too many open files")
 
-    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", server.port), 10):
+    with monkeypatch.context() as patch:
         patch.setattr(http_server.socket.socket, "accept", fail)
-        wait_until(lambda: len(attempts) > 50)
+        with socket.create_connection(("127.0.0.1", server.port), 10):
+            wait_until(lambda: len(attempts) > 50)
     assert 1 <= len(caplog.records) <= 10
     assert get(server, "/healthz")[0].status == 200
 

@@ -221,6 +221,14 @@ class Caller:
         if not self.is_admin:
             raise NotAllowedError.of(self.name, action)
 
+    def may_release(self, owner: str) -> bool:
+        """Return True if the caller owns a reservation, or may administrate the system.
+
+        Args:
+            owner: Name of its owner's certificate; empty if the owner was not identified.
+        """
+        return self.is_admin or (bool(self.name) and self.name == owner)
+
     def check_owner(self, owner: str, action: str) -> None:
         """Check that the caller owns something, or may administer the system.
 
@@ -231,7 +239,7 @@ class Caller:
         Raises:
             NotAllowedError: it belongs to another user.
         """
-        if not self.is_admin and (not self.name or self.name != owner):
+        if not self.may_release(owner):
             raise NotAllowedError.of(self.name, action)
 
 

@@ -278,7 +278,9 @@ class CsSystemServicer:
         def verify(ticket: Ticket) -> Call:
             return ticket.calls.verify(_metadata(context, PROOF_KEY), "JoinRun", "", request)
 
-        call, run = await self._system.join(request.job, verify, request.timeout_s, identity, request.worker)
+        call, run = await self._system.join(
+            request.job, verify, request.timeout_s, identity, request.worker, caller_of(context).name
+        )
         reply = pb.JoinReply(
             data_host=self._system.options.advertise,
             data_port=self._system.receiver.address[1],

@@ -338,10 +338,12 @@ class System:
         """
         book = self.book
         tickets = [*([] if book.holder is None else [book.holder]), *(book.waiting if job else ())]
-        ticket = next((ticket for ticket in tickets if job in ("", ticket.job)), None)
-        if ticket is None:
+        tickets = [ticket for ticket in tickets if job in ("", ticket.job)]
+        if not tickets:
             problem = f"job {job} neither holds it nor waits for it" if job else "no job holds it"
             raise NoSuchJobError(f"nothing to release at this CS system: {problem}")
+        # Another user may have a job with the same name.
+        ticket = next((ticket for ticket in tickets if caller.may_release(ticket.user)), tickets[0])
         caller.check_owner(ticket.user, f"release job {ticket.job} of {ticket.owner or 'another user'}")
         held = ticket is book.holder
         why = f"released by {by}"
@@ -419,6 +421,7 @@ class System:
         timeout_s: float,
         identity: InputIdentity | None,
         worker: str,
+        user: str = "",
     ) -> tuple[Call, Run]:
         """Wait until the chief of `job` has opened the input.
 
@@ -429,6 +432,7 @@ class System:
             timeout_s: How long to wait.
             identity: The worker's input; None joins any.
             worker: Name of the worker in messages.
+            user: Name in its certificate; jobs of other users may have the same name.
 
         Returns:
             The worker's call, and the run, with the step and the position at which its input begins.
@@ -448,8 +452,10 @@ class System:
             change = self._changes.next()
             self._check_running()
             holder = self.book.holder
+            if holder is not None and (holder.job, holder.user) != (job, user):
+                holder = None
             # Once, since a proof is accepted once: the next reservation of the job has the same verifier.
-            if holder is not None and holder.job == job and holder.calls is not verified:
+            if holder is not None and holder.calls is not verified:
                 try:
                     call, verified = verify(holder), holder.calls
                 except CallRefusedError:
@@ -457,7 +463,7 @@ class System:
                         f"the worker's token is not that of job {job}; start chief and workers with one "
                         "csrun_wse"
                     ) from None
-            run = self._find_run(job, identity, worker)
+            run = None if holder is None else self._find_run(identity, worker)
             if run is not None and call is not None:
                 return call, run
             if self._joining >= _MAX_JOINING:
@@ -465,30 +471,28 @@ class System:
                     f"{self._joining} workers wait for their runs, expected less than {_MAX_JOINING}; start "
                     "the job again later"
                 )
-            self._log_wait(job)
+            self._log_wait(job, user)
             self._joining += 1
             try:
                 await asyncio.wait_for(change.wait(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
-                raise JoinTimeoutError.after(job, timeout_s, self._why_not_open(job)) from None
+                raise JoinTimeoutError.after(job, timeout_s, self._why_not_open(job, user)) from None
             finally:
                 self._joining -= 1
 
-    def _log_wait(self, job: str) -> None:
+    def _log_wait(self, job: str, user: str) -> None:
         """Log why the workers of a job wait, when they begin to and when the reason changes."""
-        state = self._why_not_open(job)
+        state = self._why_not_open(job, user)
         if self._waits.get(job) != state:
             self._waits[job] = state
             self._wait_lines.log(logging.INFO, "a worker waits: %s", state, extra={"job": job})
         while len(self._waits) > _REMEMBERED_WAITS:
             self._waits.popitem(last=False)
 
-    def _find_run(self, job: str, identity: InputIdentity | None, worker: str) -> Run | None:
-        """Return the run whose input a worker can join now, or None if the worker has to wait for it."""
-        holder, run = self.book.holder, self.run
-        if holder is None or holder.job != job or run is None:
-            return None
-        if run.identity is None or (identity is not None and identity.run > run.identity.run):
+    def _find_run(self, identity: InputIdentity | None, worker: str) -> Run | None:
+        """Return the run whose input a worker of the holder can join now, or None if it has to wait."""
+        run = self.run
+        if run is None or run.identity is None or (identity is not None and identity.run > run.identity.run):
             return None
         if identity is not None and identity.run < run.identity.run:
             raise RunOverError(
@@ -501,12 +505,12 @@ class System:
             raise error
         return run
 
-    def _why_not_open(self, job: str) -> str:
+    def _why_not_open(self, job: str, user: str) -> str:
         holder = self.book.holder
         if holder is None:
             return "the system is idle, its chief has not asked for it"
-        if holder.job != job:
-            queued = any(ticket.job == job for ticket in self.book.waiting)
+        if (holder.job, holder.user) != (job, user):
+            queued = any((ticket.job, ticket.user) == (job, user) for ticket in self.book.waiting)
             place = "its chief queues for it" if queued else "its chief has not asked for it"
             return f"the system is held by {holder.job} since {clock_text(holder.since_s)}, {place}"
         if self.run is not None and self.run.identity is not None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,18 @@ import pytest
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError
 from cs_stream.sender import Sender, WorkerIdentity
-from cs_system.client import SystemClient, connection, parse_address
-from cs_system.errors import NotAllowedError, SystemUnreachableError, TlsFailedError
+from cs_system.client import SystemClient, connection, join_run, parse_address
+from cs_system.errors import (
+    CsSystemError,
+    JoinTimeoutError,
+    NotAllowedError,
+    SystemUnreachableError,
+    TlsFailedError,
+)
 from cs_toolkit.security.identity import Identity
 from cs_toolkit.security.tls import Credentials
 from tests.certificates import SiteCertificates
+from tests.processes import wait_until
 from tests.systems import RunningSystem, running_system
 
 LAYOUT = BatchLayout.of([("x", "float32", (4,))])
@@ -288,6 +296,37 @@ def test_user_releases_only_the_own_job(
     with SystemClient(address) as client, client.reserve("job-2", "secret"):
         act(root, lambda admin: admin.release("job-2"))
         assert ask(encrypted) == "IDLE"
+
+
+def test_jobs_of_two_users_with_one_name(
+    encrypted: RunningSystem, site: SiteCertificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job of one user neither refuses the workers of the other nor keeps him from releasing his own."""
+    address = parse_address(encrypted.address)
+    use(monkeypatch, site.issue("bob", "user"))
+    with ExitStack() as stack:
+        bob = stack.enter_context(SystemClient(address))
+        stack.enter_context(bob.reserve("job-1", "secret of bob"))
+        use(monkeypatch, site.user)
+        with pytest.raises(JoinTimeoutError, match="the system is held by job-1"):
+            join_run(address, "job-1", "secret of alice", timeout_s=0.5)
+        chief, client = (stack.enter_context(SystemClient(address)) for _ in range(2))
+        ended: list[CsSystemError] = []
+
+        def queue() -> None:
+            try:
+                chief.reserve("job-1", "secret of alice", wait=True)
+            except CsSystemError as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=queue)
+        thread.start()
+        wait_until(lambda: len(client.info().queue) == 1)
+        assert client.release("job-1")[1].startswith("alice@")
+        thread.join()
+        assert "released by alice" in str(ended[0])
+        assert client.info().queue == ()
+        assert client.info().run is not None
 
 
 def test_only_administrators_change_what_the_system_takes(

@@ -338,10 +338,40 @@ class DeviceMemoryError(CsSystemError):
     code = "out_of_memory"
 
 
+# Executables come from any client, and LLVM's reader may crash or loop on damaged bytes. A process that has
+# used this CPU time for reading one is ended by the signal; an executable of BERT takes 0.2 s a MiB.
+READ_LIMIT_SIGNAL = signal.SIGPROF
+READ_LIMIT_S, READ_LIMIT_S_PER_MIB = 3.0, 1.0
+
+
+def _describe_loss(process: str, owner: str, code: int | None, *, has_state: bool) -> str:
+    """Describe the end of a process that computes, from its exit code: -N for signal N, None if unknown."""
+    cause = None if code is None or code >= 0 else signal.Signals(-code)
+    if cause == READ_LIMIT_SIGNAL:
+        return (
+            f"{process} has not read an executable within {READ_LIMIT_S:g} s of CPU time and "
+            f"{READ_LIMIT_S_PER_MIB:g} s for each MiB, and is ended: the executable is damaged; compile again"
+        )
+    how = "ended" if cause is None else f"was ended by {cause.name} ({signal.strsignal(cause)})"
+    why = " (the kernel does this when the machine is out of memory)" if cause == signal.SIGKILL else ""
+    advice = (
+        "The state is lost, start the job again: training resumes from its last checkpoint"
+        if has_state
+        else "Start the job again; if that fails, too, the executable may be damaged: compile again"
+    )
+    return f"{process} {how}{why}; the log of {owner} has its last output. {advice}"
+
+
 class MemoryxError(CsSystemError):
     """MemoryX is gone, unreachable, or does not understand the wafer; the state there is lost."""
 
     code = "memoryx_failed"
+
+    @classmethod
+    def process_ended(cls, code: int | None, *, has_state: bool) -> MemoryxError:
+        """Make the error for the process of a model that has ended; see `EngineLostError.ended`."""
+        process = "the process that updates the weights"
+        return cls(_describe_loss(process, "MemoryX", code, has_state=has_state))
 
 
 class WaferLostError(CsSystemError):
@@ -389,14 +419,16 @@ class EngineLostError(CsSystemError):
     code = "engine_lost"
 
     @classmethod
-    def ended(cls, doing: str, cause: signal.Signals | None) -> EngineLostError:
-        """Make the error for a process that has ended, by a signal if one is known."""
-        how = "ended" if cause is None else f"was ended by {cause.name} ({signal.strsignal(cause)})"
-        why = " (the kernel does this when the machine is out of memory)" if cause == signal.SIGKILL else ""
-        return cls(
-            f"{doing} failed: the process that computes the job {how}{why}; the log of the CS system has its "
-            "last output. The state is lost, start the job again: training resumes from its last checkpoint"
-        )
+    def ended(cls, doing: str, code: int | None, *, has_state: bool) -> EngineLostError:
+        """Make the error for a process that has ended.
+
+        Args:
+            doing: What it was asked for.
+            code: Its exit code, -N for signal N; None if that is not known.
+            has_state: Whether state is lost.
+        """
+        process = "the process that computes the job"
+        return cls(f"{doing} failed: {_describe_loss(process, 'the CS system', code, has_state=has_state)}")
 
     @classmethod
     def broken(cls, doing: str, got: str) -> EngineLostError:

@@ -6,8 +6,10 @@ compiler. Any client may upload them, so their ops are checked against a closed 
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -18,6 +20,7 @@ from cs_system.engine.allowed_ops import RefusedOpError, check_exported
 from cs_system.engine.base import Executables
 from cs_system.engine.device import compiler_options
 from cs_system.engine.machine import computing_threads
+from cs_system.errors import READ_LIMIT_S, READ_LIMIT_S_PER_MIB
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Call, Key
@@ -55,8 +58,9 @@ def load_step(data: bytes, name: str = "step") -> StepCallable:
             or cannot be read or run by this jax.
     """
     try:
-        exported = export.deserialize(bytearray(data))
-        check_exported(exported)
+        with _limited_cpu_time(READ_LIMIT_S + READ_LIMIT_S_PER_MIB * len(data) / 2**20):
+            exported = export.deserialize(bytearray(data))
+            check_exported(exported)
     except RefusedOpError as error:
         raise ExecutableError(f"executable '{name}' is refused: {error}; compile again") from error
     except Exception as error:  # flatbuffers raises all kinds of errors for damaged bytes
@@ -79,6 +83,17 @@ def load_step(data: bytes, name: str = "step") -> StepCallable:
         return call(tuple(state), tuple(inputs))
 
     return step
+
+
+@contextlib.contextmanager
+def _limited_cpu_time(seconds: float) -> Iterator[None]:
+    """End this process if it computes for longer than this in the body."""
+    # A thread could not: the reader holds the interpreter's lock. Only the kernel can end it.
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class Devices(Protocol):

@@ -14,7 +14,7 @@ from cs_system.engine.executable import OneDevice
 from cs_system.engine.layers import Layers
 from cs_system.engine.micro_batches import for_memory, micro_batches
 from cs_system.engine.state import device_errors, from_device
-from cs_system.errors import CsSystemError, ExecutionError, ProgramError
+from cs_system.errors import CsSystemError, ExecutionError, MemoryxError, ProgramError
 from cs_system.memoryx.client import ShardedMemoryx, ShardedReader
 from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
 from cs_system.memoryx.layered import LayeredEngine
@@ -22,6 +22,9 @@ from cs_system.memoryx.weights import Transfer
 from cs_system.part_spans import part_spans
 from cs_toolkit.layered_step import Schedule, Update, traffic
 from cs_toolkit.step import CompiledStep, TensorSpec
+
+# How long to wait for the exit code of a MemoryX that has disconnected.
+_EXIT_CODE_TIMEOUT_S = 1.0
 
 
 class StreamedSteps:
@@ -102,10 +105,20 @@ class StreamedEngine(LayeredEngine):
                 self._layers = Layers(
                     self._schedule, self._traffic, executables, OneDevice(), {}, spans=spans
                 )
-            client.wait_open()
+            self._wait_open(client)
             self._reader = ShardedReader(self._schedule, client.addresses, secret, name)
             client.on_failure = self._reader.end_all
         return time.monotonic() - started
+
+    def _wait_open(self, client: ShardedMemoryx) -> None:
+        try:
+            client.wait_open()
+        except MemoryxError:
+            # A process that this one has started may have crashed on a function; its exit code says more.
+            for process in self.started_processes:
+                if process.wait(_EXIT_CODE_TIMEOUT_S) and (code := process.exit_code or 0) < 0:
+                    raise MemoryxError.process_ended(code, has_state=False) from None
+            raise
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:
         """Run a step; returns when the wafer has computed its calls."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,7 +94,7 @@ class RemoteMemory(ModelMemory):
             make_channel(sock, key, is_server=True) for sock, key in zip(ours, keys, strict=True)
         )
         try:
-            with self._lost():
+            with self._lost(has_state=False):
                 send_model(self._updates, model, executables)
                 header = self._expect(self._updates, FrameType.OPENED)
                 files = SharedFiles.from_json(self._updates.receive_payload(header, MAX_TEXT_BYTES))
@@ -173,7 +172,7 @@ class RemoteMemory(ModelMemory):
         return header
 
     @contextlib.contextmanager
-    def _lost(self) -> Iterator[None]:
+    def _lost(self, *, has_state: bool = True) -> Iterator[None]:
         """Convert the loss of the process to an error with its cause."""
         try:
             yield
@@ -181,12 +180,7 @@ class RemoteMemory(ModelMemory):
             raise error.cause from None
         except OSError:
             self._process.wait(_EXIT_CODE_TIMEOUT_S)
-            code = self._process.exit_code
-            how = "ended" if code is None or code >= 0 else f"was ended by {signal.Signals(-code).name}"
-            raise MemoryxError(
-                f"the process that updates the weights {how}; the log of MemoryX has its last output. The "
-                "state is lost, start the job again: training resumes from its last checkpoint"
-            ) from None
+            raise MemoryxError.process_ended(self._process.exit_code, has_state=has_state) from None
 
 
 class _WaferGoneError(Exception):

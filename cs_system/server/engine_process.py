@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import threading
 import time
@@ -441,10 +440,8 @@ class RemoteEngine:
             self._lose(EngineLostError.broken(doing, str(error)))
         except (ConnectionError, OSError):
             self._process.wait(_EXIT_CODE_TIMEOUT_S)
-            code = self._process.exit_code
-            self._lose(
-                EngineLostError.ended(doing, None if code is None or code >= 0 else signal.Signals(-code))
-            )
+            has_state = len(self._missing) < len(self.interface.state)
+            self._lose(EngineLostError.ended(doing, self._process.exit_code, has_state=has_state))
 
     def _lose(self, error: EngineLostError) -> NoReturn:
         self._lost = self._lost or error

@@ -7,19 +7,78 @@ from pathlib import Path
 
 import pytest
 
-from cs_system.errors import ProgramError
+from cs_system.errors import EngineLostError, MemoryxError, ProgramError
 from cs_system.memoryx.client import ShardedMemoryx
 from cs_system.memoryx.config import MemoryxConfig, read_memoryx_secret
 from cs_system.memoryx.engine import select_executables
 from tests.programs.steps.hostile import with_callback, with_endless_loop
+from tests.programs.steps.unreadable import Damage, unreadable_executables
 from tests.unit.cs_system.memoryx.streamed_steps import Streamed, running_memoryx, stack_of_three
 
 REFUSED = r"is refused: got stablehlo\.custom_call @xla_ffi_python_cpu_callback, expected one of the targets"
+
+UNREADABLE: list[tuple[Damage, str]] = [
+    ("hang", r".* has not read an executable within 3 s of CPU time .*; compile again"),
+    ("crash", r".* was ended by SIGSEGV .* may be damaged: compile again"),
+]
 
 
 @pytest.fixture(scope="module")
 def steps() -> Streamed:
     return stack_of_three()
+
+
+def first_memory_function(steps: Streamed) -> str:
+    return steps.compiled.executables[next(iter(steps.schedule.memory_calls())).function].name
+
+
+@pytest.mark.parametrize(("damage", "text"), UNREADABLE, ids=("hang", "crash"))
+def test_the_system_survives_an_executable_that_its_reader_does_not(
+    client, linear, helpers, system, damage: Damage, text: str
+) -> None:
+    data = unreadable_executables()[damage]
+    with client.reserve("damaged", helpers.token) as held:
+        held.load(helpers.made(linear.artifact.step, {"step": data}))
+        with pytest.raises(EngineLostError, match=f"programming failed: the process that computes {text}"):
+            held.program()
+    helpers.wait_for_state(system, "IDLE")
+    with client.reserve("next", helpers.token) as held:
+        held.load(linear.artifact)
+        held.program()
+
+
+@pytest.mark.parametrize(("damage", "text"), UNREADABLE, ids=("hang", "crash"))
+def test_memoryx_survives_an_executable_that_its_reader_does_not(
+    steps: Streamed, tmp_path: Path, damage: Damage, text: str
+) -> None:
+    data = {**steps.data, first_memory_function(steps): unreadable_executables()[damage]}
+    with running_memoryx(tmp_path) as (process, address):
+        place = MemoryxConfig((address,), tmp_path)
+        damaged = dataclasses.replace(steps, data=data).engine(place)
+        try:
+            with pytest.raises(MemoryxError, match=f"the process that updates {text}"):
+                damaged.put_state(steps.state)
+        finally:
+            damaged.free()
+        engine = steps.engine(place)
+        try:
+            engine.put_state(steps.state)
+        finally:
+            engine.free()
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize(("damage", "text"), UNREADABLE, ids=("hang", "crash"))
+def test_a_run_reports_an_executable_that_its_own_memoryx_does_not_survive(
+    steps: Streamed, tmp_path: Path, damage: Damage, text: str
+) -> None:
+    data = {**steps.data, first_memory_function(steps): unreadable_executables()[damage]}
+    engine = dataclasses.replace(steps, data=data).engine(MemoryxConfig((), tmp_path))
+    try:
+        with pytest.raises(MemoryxError, match=f"the process that updates {text}"):
+            engine.program()
+    finally:
+        engine.free()
 
 
 def test_a_callback_is_refused_by_the_system(reservation, linear, helpers, system):

@@ -132,9 +132,9 @@ class WaitLines:
             text: The line; times and counts in it (`for 17 s`, `after 90 batches`) are no part of the reason.
             now_s: The current time.
         """
-        reason = _PROGRESS.sub("", text)
         if now_s < self._first_at_s:
             return False
+        reason = _PROGRESS.sub("", text)
         if reason != self._reason:
             if now_s - self._line_at_s < CHANGE_EVERY_S:
                 return False

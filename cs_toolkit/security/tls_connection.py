@@ -184,6 +184,24 @@ class TlsConnection(Connection):
             while rest.nbytes:
                 rest = rest[self.receive_some(rest, deadline_s) :]
 
+    def receive_ahead(self, buffers: Sequence[memoryview], ahead: memoryview) -> int:
+        """Fill all buffers in order, and `ahead` with decrypted bytes, as `Connection.receive_ahead`.
+
+        Raises:
+            PeerGoneError: end of the stream, or a broken connection.
+            PeerSilentError: nothing came within the time limit.
+            TlsError: the peer refuses our certificate.
+        """
+        self.receive(buffers)
+        with self._lock:
+            is_decrypted = self._tls.pending() > 0
+        return self.receive_some(ahead) if is_decrypted else 0
+
+    def has_received(self, size_bytes: int) -> bool:
+        """Return True if the next bytes, that many, are decrypted."""
+        with self._lock:
+            return self._tls.pending() >= size_bytes
+
     def send(self, buffers: Sequence[Buffer]) -> None:
         """Send all buffers in order.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from cs_toolkit.wire import (
     listen,
     name_of,
 )
+from tests.processes import wait_until
 
 
 class Kind(IntEnum):
@@ -68,6 +70,39 @@ def test_buffers_are_gathered_and_scattered(pair: tuple[Connection, socket.socke
     received = [memoryview(bytearray(len(buffer))) for buffer in sent]
     Connection(far).receive([buffer for buffer in received if len(buffer)])
     assert received == sent
+
+
+@pytest.mark.parametrize("sizes", [(5 << 20, 100), (100, 3 << 20, 7), (1 << 20,)])
+def test_large_buffers_arrive_to_their_last_byte(
+    pair: tuple[Connection, socket.socket], sizes: tuple[int, ...]
+) -> None:
+    """After which nothing comes that would wake the reader."""
+    near, far = pair
+    sent = [os.urandom(size) for size in sizes]
+    threading.Thread(target=near.send, args=(sent,)).start()
+    far.settimeout(None)
+    received = [memoryview(bytearray(size)) for size in sizes]
+    reader = Connection(far)
+    reader.receive(received, time.monotonic() + 30)
+    assert received == sent
+    assert far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+
+
+def test_bytes_that_follow_are_received_ahead_without_waiting(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    near, far = pair
+    buffers, ahead = [memoryview(bytearray(3)), memoryview(bytearray(2))], memoryview(bytearray(4))
+    far.sendall(b"abcde")
+    assert near.receive_ahead(buffers, ahead) == 0
+    far.sendall(b"fghijklm")
+    wait_until(lambda: near.has_received(8))
+    assert near.receive_ahead(buffers, ahead) == 3
+    assert (b"".join(buffers), bytes(ahead[:3])) == (b"fghij", b"klm")
+    assert not near.has_received(1)
+    far.close()
+    with pytest.raises(PeerGoneError, match="in the middle of a frame"):
+        near.receive_ahead(buffers, ahead)
 
 
 def test_a_limit_ends_a_wait_and_may_be_lifted(pair: tuple[Connection, socket.socket]) -> None:

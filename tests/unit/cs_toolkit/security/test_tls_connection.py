@@ -102,6 +102,19 @@ def test_large_and_small_buffers_arrive_in_order(pair: Pair, user: Credentials) 
     assert got == sent
 
 
+def test_decrypted_bytes_are_received_ahead(pair: Pair, user: Credentials) -> None:
+    client, server = connected(pair, user)
+    ahead = memoryview(bytearray(8))
+    with client, server:
+        client.send([b"abc", b"defgh"])
+        got = [memoryview(bytearray(3))]
+        assert server.receive_ahead(got, ahead) == 5
+        assert (bytes(got[0]), bytes(ahead[:5])) == (b"abc", b"defgh")
+        client.send([b"ijk"])
+        assert server.receive_ahead(got, ahead) == 0
+        assert not server.has_received(1)
+
+
 def test_both_sides_send_and_receive_at_the_same_time(pair: Pair, user: Credentials) -> None:
     data = os.urandom(8 << 20)
     client, server = connected(pair, user)

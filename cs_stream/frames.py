@@ -32,10 +32,10 @@ padding is neither checked nor kept. A BATCH with FLAG_SHARED has no payload: th
 WELCOME has named (`shared_memory`).
 """
 
-import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from cs_stream.errors import ProtocolError
 from cs_toolkit.security.proofs import derive_key
@@ -117,6 +117,33 @@ class Header:
         return _TAGGED.pack(self.type, self.flags, self.worker, self.generation, self.seq, self.nbytes)
 
 
+class BatchHead(NamedTuple):
+    """The header of a BATCH, as far as it is not known in advance.
+
+    Attributes:
+        seq: Number of the batch.
+        flags: Its flags.
+        tagged_bytes: The bytes that the tag covers.
+        tag: The tag.
+    """
+
+    seq: int
+    flags: int
+    tagged_bytes: bytes
+    tag: bytes
+
+
+def match_batch(
+    data: Buffer, worker: int, generation: int, seq: int, nbytes: int, flags: int
+) -> BatchHead | None:
+    """Return the head of a BATCH if `data` is a whole header with exactly these fields."""
+    # Takes 0.7 us, where decoding a header and checking its fields take 4 us.
+    tagged = _TAGGED.pack(FrameType.BATCH, flags, worker, generation, seq, nbytes)
+    if data[: _TAGGED.size] != tagged or data[-len(_RESERVED) :] != _RESERVED:
+        return None
+    return BatchHead(seq, flags, tagged, bytes(data[_TAGGED.size : -len(_RESERVED)]))
+
+
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
     """Decode a header of 64 bytes.
 
@@ -179,15 +206,13 @@ class FrameTags:
     def encode_batch(self, header: Header, fields: Sequence[Buffer]) -> bytes:
         """Return the header of a BATCH with its tag."""
         head = header.tagged_bytes()
-        return head + self._batch_tag(header, head, fields) + _RESERVED
+        covered = fields if header.flags & FLAG_CHECKSUM else ()
+        return head + self._key.tag(self._BATCHES, header.seq, head, covered) + _RESERVED
 
-    def is_batch_intact(self, header: Header, fields: Sequence[Buffer]) -> bool:
+    def is_batch_intact(self, batch: BatchHead, fields: Sequence[Buffer]) -> bool:
         """Return True if the header and the fields of a BATCH have arrived as they were sent."""
-        tag = self._batch_tag(header, header.tagged_bytes(), fields)
-        return hmac.compare_digest(header.tag, tag)
-
-    def _batch_tag(self, header: Header, head: bytes, fields: Sequence[Buffer]) -> bytes:
-        return self._key.tag(self._BATCHES, header.seq, head, fields if header.flags & FLAG_CHECKSUM else ())
+        covered = fields if batch.flags & FLAG_CHECKSUM else ()
+        return self._key.is_tag(batch.tag, self._BATCHES, batch.seq, batch.tagged_bytes, covered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +241,11 @@ class FrameBuffer:
             return HEADER_BYTES - len(self._data)
         return self._header.nbytes - len(self._data)
 
+    @property
+    def is_empty(self) -> bool:
+        """True between two frames."""
+        return not self._data and self._header is None
+
     def feed(self, data: bytes | bytearray | memoryview) -> Frame | None:
         """Add up to `wanted` bytes; return the frame that they complete, or None.
 
@@ -225,9 +255,6 @@ class FrameBuffer:
         """
         if len(data) > self.wanted:
             raise ValueError(f"got {len(data)} bytes, expected at most {self.wanted}")
-        # The common case, a whole header, needs no copy.
-        if len(data) == HEADER_BYTES and not self._data and self._header is None:
-            return self._take_header(decode_header(data))
         self._data += data
         if self._header is None:
             _FORMAT.check_magic(self._data)

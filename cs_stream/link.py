@@ -14,6 +14,7 @@ from cs_stream.batches import Slot
 from cs_stream.frames import HEADER_BYTES
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
 from cs_stream.protocol import (
+    BatchReceived,
     HelloReceived,
     ProofReceived,
     ReadControl,
@@ -30,6 +31,8 @@ from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentErr
 _log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 1 << 16
+# While batches are in shared memory: many headers come together.
+_HEADERS_BYTES = 32 * HEADER_BYTES
 _LINGER_S = 2.0
 _MIN_SHARED_SLOTS, _SHARED_BYTES = 2, 16 << 20
 
@@ -64,6 +67,14 @@ class ServerLink:
         self._spans: SpanRing | None = None
         self._track = ""
         self._scratch = memoryview(bytearray(HEADER_BYTES))
+        # Bytes of the stream in `_scratch` that are not processed so far.
+        self._unread = self._scratch[:0]
+        # Set by the first batch in shared memory: from then on only headers come on the stream.
+        self._has_shared = False
+        # Number of batches that are received before their events are returned.
+        self._group, self._payload_bytes = 1, 0
+        # Raised by the next `receive`, after the events before it.
+        self._error: FrameError | ConnectionError | None = None
         self._memory: SharedMemory | None = None
 
     @property
@@ -106,50 +117,80 @@ class ServerLink:
     def receive(self, slot_for: Callable[[int], Slot]) -> list[ServerEvent]:
         """Wait for the next events of the stream; none when this end is over.
 
-        Payloads are received directly into the slots that `slot_for(seq)` returns.
+        Payloads are received directly into the slots that `slot_for(seq)` returns. Batches that have arrived
+        completely are returned together, so that the consumer is woken once for all of them; another event
+        can only be the last one.
 
         Raises:
             FrameError: the peer violated the protocol; the ERR frame is sent.
             PeerGoneError: it disconnected.
             PeerSilentError: nothing was received for the liveness time.
         """
+        if self._error is not None:
+            raise self._error
         events: list[ServerEvent] = []
-        while not events and not self.is_over:
-            try:
+        try:
+            while not events and not self.is_over:
                 events = self._receive(slot_for)
-            finally:
-                if self._core.has_data_to_send:
+                if not events and self._core.has_data_to_send:
                     self.flush()
+            while 0 < len(events) < self._group and self._has_batch(events[-1]):
+                events += self._receive(slot_for)
+        except (FrameError, PeerGoneError, PeerSilentError) as error:
+            if not events:
+                raise
+            self._error = error
+        finally:
+            if self._core.has_data_to_send:
+                self.flush()
         return events
+
+    def _has_batch(self, event: ServerEvent) -> bool:
+        """Return True if a batch was the last event, and the next frame is received without waiting."""
+        if len(self._unread) < HEADER_BYTES or not isinstance(event, BatchReceived):
+            return False
+        return self._has_shared or self._connection.has_received(self._payload_bytes)
 
     def _receive(
         self, slot_for: Callable[[int], Slot] | None, deadline_s: float | None = None
     ) -> list[ServerEvent]:
         with self._core_lock:
             want = self._core.wants()
-        match want:
-            case ReadControl(size_bytes):
-                count = self._connection.receive_some(self._scratch[:size_bytes], deadline_s)
-                self._record_life()
-                with self._core_lock:
-                    # If the run has ended in the meantime, the state machine is closed and ignores the bytes.
-                    return [] if self.is_over else self._core.receive_data(self._scratch[:count])
-            case ReadPayload(seq, _, is_shared):
-                assert slot_for is not None, "a payload before WELCOME"
-                slot, began_s = slot_for(seq), time.monotonic()
-                if not is_shared:
-                    self._connection.receive(slot.buffers)
-                if self._memory is not None:
-                    if is_shared:
-                        self._memory.read(seq, slot.fields)
-                    self._memory.count(seq)
-                if self._spans is not None:
-                    self._spans.add(self._track, "receive", began_s, time.monotonic(), ("batch", seq))
-                is_intact = self._core.is_intact(slot.fields)
-                with self._core_lock:
-                    return self._core.payload_received(is_intact)
-            case None:
-                return []
+        if isinstance(want, ReadControl):
+            data = self._read(want.size_bytes, deadline_s)
+            self._record_life()
+            with self._core_lock:
+                # If the run has ended in the meantime, the state machine is closed and ignores the bytes.
+                events = [] if self.is_over else self._core.receive_data(data)
+                want = self._core.wants()
+            if not isinstance(want, ReadPayload):
+                return events
+        if want is None:
+            return []
+        assert slot_for is not None, "a payload before WELCOME"
+        slot, began_s = slot_for(want.seq), time.monotonic()
+        if want.is_shared:
+            assert self._memory is not None
+            self._memory.read(want.seq, slot.fields)
+            if not self._has_shared:
+                self._has_shared, self._scratch = True, memoryview(bytearray(_HEADERS_BYTES))
+        else:
+            self._unread = self._scratch[: self._connection.receive_ahead(slot.buffers, self._scratch)]
+        if self._memory is not None:
+            self._memory.count(want.seq)
+        if self._spans is not None:
+            self._spans.add(self._track, "receive", began_s, time.monotonic(), ("batch", want.seq))
+        is_intact = self._core.is_intact(slot.fields)
+        with self._core_lock:
+            return self._core.payload_received(is_intact)
+
+    def _read(self, size_bytes: int, deadline_s: float | None) -> memoryview:
+        """Return the next bytes of the stream, at most `size_bytes`, after waiting for some."""
+        if not self._unread:
+            size = len(self._scratch) if self._has_shared else size_bytes
+            self._unread = self._scratch[: self._connection.receive_some(self._scratch[:size], deadline_s)]
+        data, self._unread = self._unread[:size_bytes], self._unread[size_bytes:]
+        return data
 
     def _check_silence(self) -> None:
         """Log the silence of the worker; raises PeerSilentError if it has been silent for too long."""
@@ -226,12 +267,19 @@ class ServerLink:
         return self._memory
 
     def accept(self, welcome: Welcome, payload_bytes: int, window: int) -> None:
-        """Queue WELCOME, after which the peer may send batches. Arguments as of `ServerConnection.accept`."""
+        """Queue WELCOME, after which the peer may send batches.
+
+        Args:
+            welcome: As of `ServerConnection.accept`.
+            payload_bytes: The same.
+            window: Approximate number of batches that the worker may be ahead of the release of slots.
+        """
+        self._payload_bytes, self._group = payload_bytes, max(1, window // 2)
         silence = self._silence = SilenceTimer(welcome.liveness_s, time.monotonic())
         self._connection.on_timeout = self._check_silence
         self._connection.limit_receive(silence.check_every_s)
         with self._core_lock:
-            self._core.accept(welcome, self.worker, self.generation, payload_bytes, window)
+            self._core.accept(welcome, self.worker, self.generation, payload_bytes)
 
     def grant(self, limit: int) -> bool:
         """Queue a CREDIT unless it can wait; return True if there are bytes to flush."""

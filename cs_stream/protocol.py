@@ -30,11 +30,14 @@ from cs_stream.frames import (
     FLAG_CHECKSUM,
     FLAG_PONG,
     FLAG_SHARED,
+    HEADER_BYTES,
+    BatchHead,
     Frame,
     FrameBuffer,
     FrameTags,
     FrameType,
     Header,
+    match_batch,
 )
 from cs_stream.messages import Challenge, ErrorCode, Failure, Hello, Welcome
 from cs_toolkit.security.proofs import new_nonce
@@ -189,6 +192,11 @@ ServerEvent = HelloReceived | ProofReceived | BatchReceived | BatchSkipped | Inp
 WorkerEvent = Welcomed | CreditGranted | RunEnded | ErrorReceived
 
 
+# In these the system's end reads nothing.
+_SILENT_STATES = (ServerState.IDENTIFYING, ServerState.DECIDING, ServerState.CLOSED)
+_READ_HEADER = ReadControl(HEADER_BYTES)
+
+
 class ServerConnection:
     """The system's end of a connection.
 
@@ -210,20 +218,22 @@ class ServerConnection:
         self._tags: FrameTags | None = None
         self._payload_bytes = 0
         self._shares_memory = False
+        # Set by the first batch in shared memory: all later ones must be in it, too.
+        self._has_shared = False
         self._grantable = 0
-        self._low_credit = 0
-        self._pending: Header | None = None
+        # The batch whose payload comes next.
+        self._pending: BatchHead | None = None
         self._buffer = FrameBuffer()
         self._output = bytearray()
 
     def wants(self) -> ReadControl | ReadPayload | None:
         """Return what to read next from the stream; None while identifying, deciding and when closed."""
-        if self.state in (ServerState.IDENTIFYING, ServerState.DECIDING, ServerState.CLOSED):
+        if self.state in _SILENT_STATES:
             return None
         if self._pending is not None:
             is_shared = bool(self._pending.flags & FLAG_SHARED)
-            return ReadPayload(self._pending.seq, self._pending.nbytes, is_shared)
-        return ReadControl(self._buffer.wanted)
+            return ReadPayload(self._pending.seq, 0 if is_shared else self._payload_bytes, is_shared)
+        return _READ_HEADER if self._buffer.is_empty else ReadControl(self._buffer.wanted)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[ServerEvent]:
         """Process the bytes that `ReadControl` requested, or fewer.
@@ -233,8 +243,10 @@ class ServerConnection:
                 ERR frame unless the peer does not speak the protocol at all.
             ValueError: the next bytes of the stream are not control bytes (a bug of the caller).
         """
-        if not isinstance(self.wants(), ReadControl):
+        if self._pending is not None or self.state in _SILENT_STATES:
             raise ValueError(f"got control bytes in state {self.state.value}")
+        if self._take_next_batch(data):
+            return []
         try:
             frame = self._buffer.feed(data)
             return [] if frame is None else self._receive_frame(frame)
@@ -244,6 +256,26 @@ class ServerConnection:
         except FrameError as error:
             self.fail(Failure(ErrorCode.PROTOCOL, str(error)))
             raise
+
+    def _take_next_batch(self, data: Buffer) -> bool:
+        """Take the header of the batch that must come next; return False for all other bytes."""
+        if (
+            self.state is not ServerState.STREAMING
+            or self.next_seq >= self.limit
+            or not self._buffer.is_empty
+        ):
+            return False
+        if len(data) != HEADER_BYTES:
+            return False
+        if self._has_shared:
+            nbytes, flags = 0, FLAG_SHARED
+        else:
+            nbytes, flags = self._payload_bytes, FLAG_CHECKSUM if self._checksum else 0
+        self._pending = match_batch(data, self._worker, self._generation, self.next_seq, nbytes, flags)
+        if self._pending is None:
+            return False
+        self.state = ServerState.PAYLOAD
+        return True
 
     def is_intact(self, fields: Sequence[Buffer]) -> bool:
         """Return True if the fields of the batch whose payload has come next are those that were sent.
@@ -261,21 +293,21 @@ class ServerConnection:
             ChecksumError: it is not intact; the connection is closed.
             ValueError: no payload is expected (a bug of the caller).
         """
-        header = self._pending
-        if header is None:
+        batch = self._pending
+        if batch is None:
             raise ValueError(f"got a payload in state {self.state.value}")
         self._pending = None
         if self.state is ServerState.CLOSED:
             return []
         if not is_intact:
             # Without the digests: the right one for changed bytes would help to forge others.
-            text = f"checksum of batch {header.seq}: its bytes are not those that the worker sent"
+            text = f"checksum of batch {batch.seq}: its bytes are not those that the worker sent"
             self.fail(Failure(ErrorCode.CHECKSUM, text))
             raise ChecksumError(text)
         self.state = ServerState.STREAMING
         self.next_seq += 1
         self._send_credit_if_low()
-        return [BatchReceived(header.seq)]
+        return [BatchReceived(batch.seq)]
 
     def challenge(self, secret: str, nonce: str | None = None) -> None:
         """Prove to the peer whose HELLO has arrived that this side knows the job's secret, and ask the same.
@@ -297,7 +329,6 @@ class ServerConnection:
         worker: int,
         generation: int,
         payload_bytes: int,
-        window: int = 1,
     ) -> None:
         """Accept the worker whose PROOF has arrived.
 
@@ -306,13 +337,12 @@ class ServerConnection:
             worker: Its index, for the headers.
             generation: Generation of the connection, for the headers.
             payload_bytes: Size of every batch's payload.
-            window: Approximate number of batches that the worker may be ahead of the release of slots.
         """
         if self.state is not ServerState.DECIDING:
             raise ValueError(f"got accept in state {self.state.value}")
         self.state = ServerState.ENDED if welcome.ended else ServerState.STREAMING
         self.next_seq, self.limit = welcome.next_seq, welcome.limit
-        self._grantable, self._low_credit = welcome.limit, window // 2
+        self._grantable = welcome.limit
         self._worker, self._generation = worker, generation
         self._checksum, self._payload_bytes = welcome.checksum, payload_bytes
         self._shares_memory = bool(welcome.memory)
@@ -324,11 +354,12 @@ class ServerConnection:
             self._grantable = limit
             self._send_credit_if_low()
 
-    # A later CREDIT replaces an earlier one, so it is enough to send the newest: while a worker has more than
-    # half of its window left, new credit is held back. It is sent when half of the window is used up at the
-    # latest, so a worker never waits for credit that exists.
+    # A later CREDIT replaces an earlier one, so the newest is enough: new credit is held back while it is
+    # less than what the worker has left. So a worker never waits for credit that exists, and gets about two
+    # CREDIT for each window of batches.
     def _send_credit_if_low(self) -> None:
-        if self._grantable > self.limit and self.limit - self.next_seq <= self._low_credit:
+        new, left = self._grantable - self.limit, self.limit - self.next_seq
+        if new > 0 and new >= left:
             self.limit = self._grantable
             self._send(FrameType.CREDIT, seq=self.limit)
 
@@ -383,7 +414,7 @@ class ServerConnection:
                 events = [ProofReceived()]
             case FrameType.BATCH:
                 self._check_batch(header)
-                self._pending = header
+                self._pending = BatchHead(header.seq, header.flags, header.tagged_bytes(), header.tag)
             case FrameType.SKIP:
                 self._check_credit(header)
                 self.next_seq += 1
@@ -414,7 +445,10 @@ class ServerConnection:
         self._check_credit(header)
         if header.flags & FLAG_SHARED:
             self._check_shared(header)
+            self._has_shared = True
             return
+        if self._has_shared:
+            raise ProtocolError(f"batch {header.seq}: got it on the stream, expected it in shared memory")
         if header.nbytes != self._payload_bytes:
             raise ProtocolError(
                 f"nbytes of batch {header.seq}: got {header.nbytes}, expected {self._payload_bytes}"

@@ -237,8 +237,7 @@ class Receiver:
             ring = found
             slot_for = functools.partial(ring.slot_for, link)
             while events := link.receive(slot_for):
-                for event in events:
-                    _apply(ring, link, event)
+                _apply(ring, link, events)
         except (_DisconnectError, PeerGoneError, PeerSilentError, FrameError) as error:
             reason = str(error)
             if ring is None:
@@ -295,10 +294,12 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _apply(ring: BatchRing, link: ServerLink, event: ServerEvent) -> None:
-    match event:
-        case BatchReceived(seq):
-            ring.commit(link, seq)
+def _apply(ring: BatchRing, link: ServerLink, events: list[ServerEvent]) -> None:
+    """Apply the events of one `ServerLink.receive`: batches, after which there may be another event."""
+    seqs = [event.seq for event in events if isinstance(event, BatchReceived)]
+    if seqs:
+        ring.commit(link, seqs)
+    match events[-1]:
         case BatchSkipped():
             ring.skip(link)
         case InputEnded(total):

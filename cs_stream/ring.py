@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cs_stream.batches import Array, RingMemory, Slot, content_digest
@@ -293,12 +293,17 @@ class BatchRing:
         """Return the slot of a link's batch."""
         return self._slots[self._state.slot_of_batch(link.worker, seq)]
 
-    def commit(self, link: ServerLink, seq: int) -> None:
-        """Count the link's next batch as complete in its slot; no effect if the link is fenced."""
+    def commit(self, link: ServerLink, seqs: Sequence[int]) -> None:
+        """Count the link's next batches as complete in their slots; no effect if the link is fenced."""
         # Without digests of the transfer, the order digest has no content either.
-        content = content_digest(self.slot_for(link, seq).fields) if self.spec.checksum else b""
+        contents = [
+            content_digest(self.slot_for(link, seq).fields) if self.spec.checksum else b"" for seq in seqs
+        ]
         with self._changed:
-            if not self._state.commit(link.worker, link.generation, time.monotonic(), content):
+            now_s = time.monotonic()
+            if not all(
+                self._state.commit(link.worker, link.generation, now_s, content) for content in contents
+            ):
                 return
             # Notify only if the consumer needs this worker's batch: a needless wake-up costs 20 us.
             if self._priming or self._state.is_awaited(link.worker):

@@ -78,17 +78,17 @@ def test_a_successor_is_welcomed_when_its_predecessor_has_left_the_slots(
     order: list[str] = []
     reading, leave = threading.Event(), threading.Event()
 
-    receive = Connection.receive
+    receive = Connection.receive_ahead
 
-    def receive_slowly(connection: Connection, buffers: list[memoryview]) -> None:
+    def receive_slowly(connection: Connection, buffers: list[memoryview], ahead: memoryview) -> int:
         reading.set()
         try:
-            receive(connection, buffers)
+            return receive(connection, buffers, ahead)
         finally:
             leave.wait(timeout=60)
             order.append("left")
 
-    monkeypatch.setattr(Connection, "receive", receive_slowly)
+    monkeypatch.setattr(Connection, "receive_ahead", receive_slowly)
     with Loopback() as run, run.raw_worker(0) as old, run.raw_worker(0) as new:
         old.join()
         old.send(old.batch_frame(0)[: HEADER_BYTES + 10])

@@ -107,7 +107,7 @@ def drive_system(data: bytes) -> None:
             server.challenge(SECRET, NONCE)
             tags = FrameTags(SECRET, server._worker_nonce, NONCE, server._hello, is_system=False)
         elif server.state is ServerState.DECIDING:
-            server.accept(WELCOME, worker=1, generation=GENERATION, payload_bytes=BATCH_BYTES, window=4)
+            server.accept(WELCOME, worker=1, generation=GENERATION, payload_bytes=BATCH_BYTES)
         want = server.wants()
         if isinstance(want, ReadPayload):
             assert want.seq == server.next_seq < server.limit

@@ -138,8 +138,7 @@ class ReceivingEnd:
         if self.core.state is ServerState.IDENTIFYING:
             self.core.challenge(SECRET, NONCE)
         if self.core.state is ServerState.DECIDING:
-            # A window so wide that credit is never kept back.
-            self.core.accept(WELCOME, worker=1, generation=4, payload_bytes=PAYLOAD_BYTES, window=10**6)
+            self.core.accept(WELCOME, worker=1, generation=4, payload_bytes=PAYLOAD_BYTES)
 
 
 def worker_stream(hello: Hello, batches: int, ending: str) -> bytes:
@@ -192,7 +191,7 @@ def test_the_workers_end_sees_the_same_events_in_any_pieces(
     server.arrive(worker.data_to_send())
     limit = WELCOME.limit
     for grant in grants:
-        limit += grant
+        limit += limit + grant  # so much that it is not held back
         server.core.grant(limit)
     if ending == "bye":
         server.core.bye()

@@ -54,9 +54,7 @@ def feed(server: ServerConnection, data: bytes) -> list[ServerEvent]:
     return events
 
 
-def connected(
-    welcome: Welcome = WELCOME, window: int = 1, hello: Hello = HELLO
-) -> tuple[WorkerConnection, ServerConnection]:
+def connected(welcome: Welcome = WELCOME, hello: Hello = HELLO) -> tuple[WorkerConnection, ServerConnection]:
     """The two ends of a connection after WELCOME."""
     worker, server = WorkerConnection(hello, SECRET), ServerConnection()
     assert feed(server, worker.data_to_send()) == [HelloReceived(hello)]
@@ -65,7 +63,7 @@ def connected(
     assert worker.receive_data(server.data_to_send()) == []
     assert feed(server, worker.data_to_send()) == [ProofReceived()]
     assert server.wants() is None
-    server.accept(welcome, worker=1, generation=9, payload_bytes=PAYLOAD_BYTES, window=window)
+    server.accept(welcome, worker=1, generation=9, payload_bytes=PAYLOAD_BYTES)
     assert worker.receive_data(server.data_to_send()) == [Welcomed(welcome)]
     return worker, server
 
@@ -195,19 +193,19 @@ def test_without_agreed_checksums_none_is_sent_or_compared() -> None:
 
 
 def test_credit_is_absolute_and_grows_only() -> None:
-    worker, server = connected(window=20)
+    worker, server = connected()
     server.grant(5)
     assert server.data_to_send() == b""
     server.grant(7)
-    server.grant(9)
-    assert worker.receive_data(server.data_to_send()) == [CreditGranted(7), CreditGranted(9)]
-    assert worker.credit == 6
-    with pytest.raises(ProtocolError, match="limit of CREDIT: got 8, expected at least 9"):
+    server.grant(11)
+    assert worker.receive_data(server.data_to_send()) == [CreditGranted(7), CreditGranted(11)]
+    assert worker.credit == 8
+    with pytest.raises(ProtocolError, match="limit of CREDIT: got 8, expected at least 11"):
         worker.receive_data(server._tags.encode(Header(FrameType.CREDIT, 1, 9, 8)))  # type: ignore[union-attr]
 
 
 def test_credit_is_kept_back_while_half_of_the_window_is_left() -> None:
-    worker, server = connected(replace(WELCOME, limit=7), window=4)
+    worker, server = connected(replace(WELCOME, limit=7))
     server.grant(8)
     assert not server.has_data_to_send
     feed(server, next_header(worker))
@@ -222,7 +220,7 @@ def test_credit_is_kept_back_while_half_of_the_window_is_left() -> None:
 
 
 def test_a_worker_without_credit_gets_it_immediately() -> None:
-    _, server = connected(replace(WELCOME, limit=3), window=1)
+    _, server = connected(replace(WELCOME, limit=3))
     server.grant(4)
     assert decode_header(server.data_to_send()).seq == 4
 

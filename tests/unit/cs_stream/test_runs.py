@@ -1,7 +1,7 @@
 """Whole runs over loopback, without faults."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,10 @@ from cs_stream.errors import (
     WorkerFailedError,
     WorkerLostError,
 )
-from cs_stream.receiver import RunStats, WorkerPhase
+from cs_stream.frames import FrameType
+from cs_stream.link import ServerLink
+from cs_stream.messages import ErrorCode
+from cs_stream.receiver import BatchRing, RunStats, WorkerPhase
 from tests.loopback import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
 
 
@@ -149,6 +152,36 @@ def test_held_spans_are_not_overwritten() -> None:
         assert take_numbered(run.ring) == [4, 5, 6, 7]
         with pytest.raises(ValueError, match="release of positions 0 to 0"):
             run.ring.release(first)
+
+
+def test_batches_that_have_arrived_are_committed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[list[int]] = []
+    commit = BatchRing.commit
+
+    def record(ring: BatchRing, link: ServerLink, seqs: Sequence[int]) -> None:
+        groups.append(list(seqs))
+        commit(ring, link, seqs)
+
+    monkeypatch.setattr(BatchRing, "commit", record)
+    with Loopback() as run, run.raw_worker(0) as worker:
+        worker.join()
+        frames = b"".join(worker.batch_frame(seq) for seq in range(6))
+        worker.send(frames + worker.control_frame(FrameType.EOS, seq=6))
+        assert take_numbered(run.ring) == list(range(6))
+    assert [seq for group in groups for seq in group] == list(range(6))
+    # The window has 8 batches; half of it is committed at the latest.
+    assert groups[0] == [0, 1, 2, 3]
+
+
+def test_a_batch_before_a_damaged_one_is_committed() -> None:
+    with Loopback() as run, run.raw_worker(0) as worker:
+        worker.join()
+        damaged = bytearray(worker.batch_frame(1))
+        damaged[-100] ^= 1
+        worker.send(worker.batch_frame(0) + bytes(damaged))
+        assert worker.read_failure().code == ErrorCode.CHECKSUM
+        assert take_numbered(run.ring, count=1) == [0]
+        assert run.ring.stats().workers[0].received == 1
 
 
 def test_a_stall_names_the_worker_that_is_waited_for() -> None:

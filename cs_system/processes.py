@@ -280,6 +280,8 @@ def _report(status: int, number: int) -> None:
 def _run(request: dict[str, Any], lifeline: int, own: list[int]) -> NoReturn:
     """Run the function of a request in the new process."""
     try:
+        # Closes the log file, which its handler opens again for the next line.
+        logging.shutdown()
         for entry in list(Path("/proc/self/fd").iterdir()):
             if int(entry.name) not in {0, 1, 2, lifeline, *own}:
                 with contextlib.suppress(OSError):  # the descriptor of the directory itself

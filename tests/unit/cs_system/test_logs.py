@@ -17,6 +17,7 @@ from cs_system import logs
 from cs_system.commands import serve
 from cs_system.logs import LogOptions, name_current_run, set_up_logging
 from cs_toolkit import config_file
+from tests.processes import wait_until
 from tests.systems import running_system
 
 log = logging.getLogger("cs_system.server")
@@ -131,6 +132,7 @@ def test_processes_of_a_system_append_to_its_file(tmp_path: Path) -> None:
 def test_a_system_logs_to_its_file(tmp_path: Path) -> None:
     file = tmp_path / "logs.jsonl"
     with running_system(tmp_path, ["--log-format=json", f"--log-file={file}"]) as system:
+        wait_until(lambda: "device: cpu" in file.read_text(), system.log)  # the process of the engine
         assert not system.log()
     messages = [str(line["message"]) for line in lines_of(file)]
     assert messages[0].startswith("CS system (fabric cs2")

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from cs_system.errors import BadOptionError
-from cs_toolkit.log_lines import FORMATS, LOG_FORMAT_VARIABLE, JsonFormatter
+from cs_toolkit.log_lines import FORMATS, LOG_FORMAT_VARIABLE, JsonFormatter, escape_controls
 
 _LEVEL_VARIABLE, _FILE_VARIABLE = "CS_LOG_LEVEL", "CS_LOG_FILE"
 _LEVELS = ("debug", "info", "warning", "error")
@@ -149,11 +149,6 @@ def _current_run() -> Mapping[str, object]:
     return _current()
 
 
-# Names in texts come from any client: they must neither control a terminal nor look like a line of the log.
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-_ESCAPES[ord("\n")] = "\n    "
-
-
 class _TextFormatter(logging.Formatter):
     """Formats `2026-01-31 12:00:00.123 INFO    job-17  text`, with `-` for lines that belong to no job.
 
@@ -167,4 +162,5 @@ class _TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802, a name of logging
         """Return the line of a record, without its traceback."""
-        return super().formatMessage(record).translate(_ESCAPES)
+        # Names in texts come from any client: they must not control a terminal or look like a line.
+        return escape_controls(super().formatMessage(record), keep="\t\n").replace("\n", "\n    ")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, get_args
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, cast, get_args
 
 from cs_system.address import SystemAddress, host_port
 from cs_system.errors import WireFormatError, clock_text, duration_text
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.log_lines import escape_controls
 from cs_toolkit.step import INPUT_BOUND_SHARE, Execution
 from cs_toolkit.wire import FrameError, decode_object
 
@@ -313,7 +314,7 @@ def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
         fabric_spec = decode_object(message.fabric_json.encode())
     except FrameError as error:
         raise WireFormatError(f"the status of {address} has no fabric: {error}") from None
-    return SystemInfo(
+    info = SystemInfo(
         name=message.name,
         version=message.version,
         address=str(address),
@@ -333,6 +334,19 @@ def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
         wafer_s=message.wafer_s,
         admission=admission_from_wire(message.admission),
     )
+    # Names, errors of workers and lines of the log come from clients of any user.
+    return cast(SystemInfo, _escape(info))
+
+
+def _escape(value: Any) -> Any:
+    """Return a value of a status with escapes for the control characters in its texts."""
+    if isinstance(value, str):
+        return escape_controls(value)
+    if isinstance(value, tuple):
+        return tuple(map(_escape, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{each.name: _escape(getattr(value, each.name)) for each in fields(value)})
+    return value
 
 
 def admission_to_wire(admission: Admission) -> pb.Admission:

@@ -17,6 +17,25 @@ FORMATS = ("text", "json")
 FIELDS = ("job", "task", "worker", "step")
 
 
+# Of terminals, and those that break a line or change its direction.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str, keep: str = "") -> str:
+    """Return a text from any peer so that it is safe on a terminal: with escapes for control characters.
+
+    Args:
+        text: The text.
+        keep: Characters that are not escaped.
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        return found[0] if found[0] in keep else f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+    return _CONTROL_CHARACTERS.sub(escape, text)
+
+
 class JsonFormatter(logging.Formatter):
     """Formats records as JSON objects, one a line: time (UTC), level, logger, message, and known fields.
 

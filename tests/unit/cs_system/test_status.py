@@ -1,8 +1,22 @@
+from dataclasses import replace
+
 from click.testing import CliRunner
 
+from cs_system.address import parse_address
 from cs_system.commands import main
 from cs_system.errors import clock_text, duration_text
-from cs_system.status import Limits, RunInfo, SystemInfo, WaferInfo, WorkerInfo, render
+from cs_system.status import (
+    Event,
+    Limits,
+    QueuedJob,
+    RunInfo,
+    SystemInfo,
+    WaferInfo,
+    WorkerInfo,
+    info_to_wire,
+    read_info,
+    render,
+)
 
 
 def info(run=None, state="IDLE", waiting=0):
@@ -33,6 +47,20 @@ def test_an_idle_system():
         "toolkit  0.1.0, fabric cs2, up 3 min 20 s\n"
         "state    IDLE"
     )
+
+
+def test_texts_of_clients_do_not_control_a_terminal():
+    evil, safe = "\x1b[2J\x9b31m\u202e\n", r"\x1b[2J\x9b31m\u202e\x0a"
+    worker = WorkerInfo(0, "lost", evil, 3, last_error=evil)
+    run = RunInfo(evil, 0.0, 1, 0.0, 0.0, (worker,), (), bound_by=(evil,))
+    sent = replace(info(run), events=(Event(1.0, "INFO", evil, evil),), queue=(QueuedJob(evil, evil, 1.0),))
+    got = read_info(info_to_wire(sent, 1, "", 9001), parse_address("127.0.0.1:9000"))
+    assert got.events == (Event(1.0, "INFO", safe, safe),)
+    assert got.queue == (QueuedJob(safe, safe, 1.0),)
+    assert got.run == replace(
+        run, job=safe, workers=(replace(worker, host=safe, last_error=safe),), bound_by=(safe,)
+    )
+    assert got.fabric_spec == {}
 
 
 def test_a_run_that_waits_for_a_worker():

@@ -16,7 +16,7 @@ import numpy as np
 
 from cs_stream.order import InputPosition
 from cs_system.authentication import TensorTags
-from cs_system.errors import WireFormatError
+from cs_system.errors import DeviceMemoryError, WireFormatError
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
@@ -268,6 +268,7 @@ class TensorAssembler:
         Raises:
             WireFormatError: a gap, an overlap, a part without its beginning, an unknown dtype.
             TensorDamagedError: a chunk was changed in transit.
+        DeviceMemoryError: a tensor does not fit the memory.
         """
         for chunk in chunks:
             self._tags.check(chunk)
@@ -296,7 +297,12 @@ class TensorAssembler:
         dtype = dtype_named(chunk.dtype)
         if self._accept is not None:
             self._accept(name, str(chunk.dtype), shape)
-        array = np.empty(math.prod(shape), dtype)
+        try:
+            array = np.empty(math.prod(shape), dtype)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise DeviceMemoryError(
+                f"tensor '{name}' does not fit the memory of this machine: {error}"
+            ) from None
         self._names.add(name)
         self._tensors[name] = array.reshape(shape)
         return name, array.view(np.uint8).data, 0

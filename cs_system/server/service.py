@@ -73,6 +73,9 @@ _OUTPUTS_WAITING = 8
 _STATE_BYTES = 64 << 20
 _WATCH_INTERVAL_S = 0.05
 _JOB_CHARS = 200
+# Thousands of workers may wait.
+_JOIN_BYTES = 64 << 10
+_LOGGED_CHARS = 2000
 _ACTIVITY_CHARS = 200
 _SUMS_IN_MESSAGE = 1000
 
@@ -160,7 +163,8 @@ class CsSystemServicer:
     def log_error(self, error: CsSystemError) -> None:
         """Log an error that a client gets; lines of one class are limited, as any client can cause them."""
         lines = self._error_lines.setdefault(type(error), LineLimiter(log, per_minute=20))
-        lines.log(logging.INFO, "%s: %s", type(error).__name__, str(error).partition("\n")[0])
+        text = str(error).partition("\n")[0][:_LOGGED_CHARS]
+        lines.log(logging.INFO, "%s: %s", type(error).__name__, text)
 
     # Without a reservation
 
@@ -180,11 +184,7 @@ class CsSystemServicer:
         """Hold the system for a job until the call ends; send the job's place in the queue before."""
         system = self._system
         job = request.job
-        # The name is written to logs and terminals.
-        if not job.isprintable() or not 1 <= len(job) <= _JOB_CHARS:
-            raise InputRefusedError(
-                f"got the job name {job[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
-            )
+        _check_job(job)
         caller, owner = _name_caller(context, request.owner)
         try:
             token = self._sealing_key.open(request.sealed_token).decode("utf-8", "surrogateescape")
@@ -226,6 +226,8 @@ class CsSystemServicer:
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
         """End a reservation: the caller's own, or as an administrator any."""
         caller, by = _name_caller(context, request.caller)
+        if request.job:
+            _check_job(request.job)
         ticket, held = await self._system.release_job(request.job, caller, by)
         return pb.ReleaseReply(job=ticket.job, owner=ticket.owner, held=held)
 
@@ -273,6 +275,12 @@ class CsSystemServicer:
     @_handle_errors
     async def JoinRun(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
         """Wait, for a worker, until the chief of its job has opened the input."""
+        _check_job(request.job)
+        if request.ByteSize() > _JOIN_BYTES:
+            raise InputRefusedError(
+                f"the worker's description of its input has {request.ByteSize():,} bytes, expected at most "
+                f"{_JOIN_BYTES:,}"
+            )
         identity = identity_from_wire(request.identity) if request.HasField("identity") else None
 
         def verify(ticket: Ticket) -> Call:
@@ -541,6 +549,18 @@ def _reservation(context: Context) -> str:
 
 def _metadata(context: Context, key: str) -> str:
     return next((str(v) for k, v in context.invocation_metadata() if k == key), "")
+
+
+def _check_job(name: str) -> None:
+    """Check the name of a job, which is written to logs and terminals.
+
+    Raises:
+        InputRefusedError: it is empty, too long or not printable.
+    """
+    if not name.isprintable() or not 1 <= len(name) <= _JOB_CHARS:
+        raise InputRefusedError(
+            f"got the job name {name[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
+        )
 
 
 def _name_caller(context: Context, stated: str) -> tuple[Caller, str]:

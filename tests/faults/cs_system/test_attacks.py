@@ -200,3 +200,21 @@ def test_the_token_is_in_no_byte_of_the_connection_and_a_repeated_join_is_refuse
     assert b"a token" not in wire.sent
     # HTTP/2 carries short ASCII texts as they are, or with Huffman coding; the name of the job is a message.
     assert b"job" in wire.sent
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pb.JoinRequest(job="j" * 201, timeout_s=5.0),
+        pb.JoinRequest(job="a\x1b[2J", timeout_s=5.0),
+        pb.JoinRequest(job="job", timeout_s=5.0, worker="w" * (1 << 16)),
+        pb.ReleaseRequest(job="j" * 201),
+        pb.ReleaseRequest(job="a\nb"),
+    ],
+    ids=["long", "control", "large", "long release", "line"],
+)
+def test_a_name_or_request_over_the_limits_is_refused_before_it_waits(system, request_):
+    with grpc.insecure_channel(system.address) as channel:
+        stub = cs_system_pb2_grpc.CsSystemStub(channel)
+        call = stub.JoinRun if isinstance(request_, pb.JoinRequest) else stub.Release
+        assert refusal(lambda: call(request_, metadata=client_metadata())) == "input_refused"

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from cs_system.authentication import Call
-from cs_system.errors import TensorDamagedError, WireFormatError
+from cs_system.errors import DeviceMemoryError, TensorDamagedError, WireFormatError
 from cs_system.messages import CHUNK_BYTES, MAX_TENSORS, TensorAssembler, pack_tensors
 from cs_system.proto import cs_system_pb2 as pb
 
@@ -144,3 +144,9 @@ def test_chunks_of_another_call_or_direction_are_refused():
     ):
         with pytest.raises(TensorDamagedError):
             TensorAssembler(other).add(sent)
+
+
+@pytest.mark.parametrize("shape", [(1 << 50,), (1 << 62, 2), (1 << 62, 1 << 62)])
+def test_a_tensor_that_does_not_fit_the_memory(shape):
+    with pytest.raises(DeviceMemoryError, match="tensor 'x' does not fit the memory"):
+        TensorAssembler(tags()).add(tagged([chunk(shape=shape)]))

@@ -198,7 +198,7 @@ def main() -> None:
 )
 @click.option(
     "--memoryx-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where these store weights and gradients.  [default: the directory of temporary files]",
 )
 @reporting
@@ -339,7 +339,7 @@ def memoryx_group() -> None:
 )
 @click.option(
     "--memoryx-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where weights and gradients are stored.  [default: the directory of temporary files]",
 )
 @_MEMORYX_SECRET

@@ -25,7 +25,6 @@ import numpy as np
 from cs_system.engine.base import Executables
 from cs_system.engine.machine import limit_threads
 from cs_system.errors import (
-    BadOptionError,
     CsSystemError,
     MemoryxError,
     PortInUseError,
@@ -96,9 +95,7 @@ def serve(options: MemoryxOptions) -> int:
 
     Raises:
         PortInUseError: the port cannot be listened on.
-        BadOptionError: the directory does not exist.
     """
-    _check(options.directory)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # inherited by all threads started from now on
     try:
         listener = listen(options.host, options.port, _BACKLOG)
@@ -129,13 +126,9 @@ def serve_system(
         directory: Where state and gradients are stored.
         secret: Secret that wafers must know.
         credentials: For TLS with wafers; None: without TLS.
-
-    Raises:
-        BadOptionError: the directory does not exist.
     """
     from cs_system.memoryx.update_server import make_local_memory, start_update_device
 
-    _check(directory)
     threads = start_update_device(None, None)
 
     def make_memory(model: ModelDescription, shard: Shard, executables: Executables) -> ModelMemory:
@@ -143,11 +136,6 @@ def serve_system(
 
     _start(listener, secret, credentials, make_memory).join()
     return 0
-
-
-def _check(directory: Path) -> None:
-    if not directory.is_dir():
-        raise BadOptionError(f"--memoryx-dir={directory}: expected a directory that exists")
 
 
 def _start(

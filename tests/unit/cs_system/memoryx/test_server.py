@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from cs_system.commands import main
 from cs_system.errors import BadOptionError, MemoryxError, StorageFullError
 from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
 from cs_system.memoryx.store import FileLayout, MappedTensors, SharedFiles, file_layouts
@@ -134,8 +135,8 @@ def test_a_process_serves_models_in_sequence(stack: Streamed, tmp_path: Path) ->
         assert process.wait(10) == 0
 
 
-def test_a_missing_directory_is_refused_at_the_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cs_system", "memoryx", "serve", f"--memoryx-dir={tmp_path / 'nowhere'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "expected a directory that exists" in done.stderr
+@pytest.mark.parametrize("command", [["serve", "--port=0"], ["memoryx", "serve"]])
+def test_a_missing_directory_is_refused_at_the_start(command: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, [*command, f"--memoryx-dir={tmp_path / 'nowhere'}"])
+    assert done.exit_code == 2
+    assert re.search(r"--memoryx-dir.*nowhere' does not exist", done.output)

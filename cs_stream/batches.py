@@ -1,5 +1,6 @@
 """Batches: the layout of their fields, their arrays as buffers, and the memory of a ring of slots."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -237,26 +238,28 @@ def wire_buffers(fields: Sequence[memoryview], padding: memoryview) -> list[memo
     return buffers
 
 
-def content_digest(fields: Sequence[memoryview]) -> bytes:
+def content_digest(fields: Iterable[memoryview]) -> bytes:
     """Return 16 bytes that identify the fields' content, padding excluded; not against an attacker."""
-    # 63 GB/s on cached memory, where AES-GMAC, with its work for a secret, does 15 to 30.
+    # 110 GB/s on cached memory and 35 otherwise, where AES-GMAC, with its work for a secret, does 28.
     digest = xxhash.xxh3_128()
     for each in fields:
         digest.update(each)
     return digest.digest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Slot:
     """The memory of a batch.
 
     Attributes:
         fields: The bytes of each field.
         buffers: Scatter list of a payload: the fields, each followed by a shared buffer for its padding.
+        content: `content_digest` of the batch that has been received; empty without digests.
     """
 
     fields: list[memoryview]
     buffers: list[memoryview]
+    content: bytes = b""
 
 
 class RingMemory:
@@ -323,6 +326,13 @@ class RingMemory:
         self._bytes, self.chunks = [], []
 
 
+def use_huge_pages(memory: mmap.mmap) -> None:
+    """Ask the kernel for huge pages, which it has for shared memory if `shmem_enabled` is `advise`."""
+    # First touches of 64 MiB took 2.7 ms of a worker's 6.7 ms, and take 1.0 ms in huge pages.
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+
+
 def _map_shared(nbytes: int, descriptor: int | None) -> tuple[int, NDArray[np.uint8]]:
     """Map anonymous shared memory, and return its descriptor with it."""
     if nbytes > os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
@@ -333,7 +343,9 @@ def _map_shared(nbytes: int, descriptor: int | None) -> tuple[int, NDArray[np.ui
             os.ftruncate(own, nbytes)
         elif os.fstat(own).st_size != nbytes:
             raise OSError(errno.EINVAL, "the memory of another ring")
-        return own, np.frombuffer(mmap.mmap(own, nbytes), np.uint8)
+        memory = mmap.mmap(own, nbytes)
+        use_huge_pages(memory)
+        return own, np.frombuffer(memory, np.uint8)
     except OSError:
         os.close(own)
         raise

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from cs_stream.batches import Slot
+from cs_stream.batches import Slot, content_digest
 from cs_stream.frames import HEADER_BYTES
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
 from cs_stream.protocol import (
@@ -64,6 +64,7 @@ class ServerLink:
         self._thread: threading.Thread | None = None
         self._silence: SilenceTimer | None = None
         self._is_closed = False
+        self._has_digests = False
         self._spans: SpanRing | None = None
         self._track = ""
         self._scratch = memoryview(bytearray(HEADER_BYTES))
@@ -171,7 +172,7 @@ class ServerLink:
         slot, began_s = slot_for(want.seq), time.monotonic()
         if want.is_shared:
             assert self._memory is not None
-            self._memory.read(want.seq, slot.fields)
+            slot.content = self._memory.read(want.seq, slot.fields, self._has_digests)
             if not self._has_shared:
                 self._has_shared, self._scratch = True, memoryview(bytearray(_HEADERS_BYTES))
         else:
@@ -181,6 +182,8 @@ class ServerLink:
         if self._spans is not None:
             self._spans.add(self._track, "receive", began_s, time.monotonic(), ("batch", want.seq))
         is_intact = self._core.is_intact(slot.fields)
+        if self._has_digests and not want.is_shared:
+            slot.content = content_digest(slot.fields)
         with self._core_lock:
             return self._core.payload_received(is_intact)
 
@@ -249,9 +252,18 @@ class ServerLink:
 
     # -- any thread --------------------------------------------------------------------------------------
 
-    def assign(self, worker: int, generation: int, spans: SpanRing | None = None) -> None:
-        """Set the worker and generation that the run has given the link, and where it records its spans."""
-        self.worker, self.generation = worker, generation
+    def assign(
+        self, worker: int, generation: int, spans: SpanRing | None = None, has_digests: bool = False
+    ) -> None:
+        """Set the worker and generation that the run has given the link.
+
+        Args:
+            worker: Index of the worker.
+            generation: Generation of the connection.
+            spans: Where the link records its spans.
+            has_digests: Compute the digests of the batches' content (`Slot.content`).
+        """
+        self.worker, self.generation, self._has_digests = worker, generation, has_digests
         self._spans, self._track = spans, f"receive from worker {worker}"
 
     def share_memory(self, window: int, slot_bytes: int, next_seq: int) -> SharedMemory | None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from cs_stream.batches import Array, RingMemory, Slot, content_digest
+from cs_stream.batches import Array, RingMemory, Slot
 from cs_stream.errors import RingClosedError, StallError
 from cs_stream.first_ready import make_state
 from cs_stream.link import ServerLink
@@ -268,7 +268,8 @@ class BatchRing:
             if failure is not None or self._end is not None:
                 self._changed.notify_all()  # a refusal may have ended the run
                 return failure
-            link.assign(hello.worker, self._state.connect(hello), self._spans)
+            # Without digests of the transfer, the order digest has no content either.
+            link.assign(hello.worker, self._state.connect(hello), self._spans, self.spec.checksum)
             old = self._links.get(hello.worker)
             self._links[hello.worker] = link
             name = self._state.describe(hello.worker)
@@ -295,10 +296,7 @@ class BatchRing:
 
     def commit(self, link: ServerLink, seqs: Sequence[int]) -> None:
         """Count the link's next batches as complete in their slots; no effect if the link is fenced."""
-        # Without digests of the transfer, the order digest has no content either.
-        contents = [
-            content_digest(self.slot_for(link, seq).fields) if self.spec.checksum else b"" for seq in seqs
-        ]
+        contents = [self.slot_for(link, seq).content for seq in seqs]
         with self._changed:
             now_s = time.monotonic()
             if not all(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cs_stream.batches import content_digest
 from cs_stream.shared_memory import NotSharedError, SharedMemory
 from tests.loopback import Loopback, numbered_input, take_numbered
 
@@ -42,7 +43,7 @@ def test_a_slot_is_free_once_its_batch_is_copied(memory: SharedMemory) -> None:
         assert not theirs.has_room(2)
         for seq in range(2):
             found = [memoryview(bytearray(100)), memoryview(bytearray(5))]
-            memory.read(seq, found)
+            assert memory.read(seq, found, has_digest=True) == content_digest(fields(seq))
             assert found == fields(seq)
             memory.count(seq)
             assert theirs.has_room(seq + 2)
@@ -73,9 +74,9 @@ def test_batches_come_through_it_and_nothing_remains(monkeypatch: pytest.MonkeyP
     copied: list[int] = []
     read = SharedMemory.read
 
-    def count(self: SharedMemory, seq: int, fields: Sequence[memoryview]) -> None:
+    def count(self: SharedMemory, seq: int, fields: Sequence[memoryview], has_digest: bool) -> bytes:
         copied.append(seq)
-        read(self, seq, fields)
+        return read(self, seq, fields, has_digest)
 
     monkeypatch.setattr(SharedMemory, "read", count)
     before = open_descriptors()

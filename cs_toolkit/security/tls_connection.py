@@ -24,8 +24,9 @@ from cs_toolkit.wire import Buffer, Connection, ForeignBytesError, PeerGoneError
 
 # One write encrypts at most this many bytes, so that a reading thread waits for the lock no longer than that.
 _WRITE_BYTES = 1 << 18
-# Buffers up to this size are joined: each write makes a separate record and packet.
-_JOINED_BYTES = 1 << 14
+# Buffers up to this size are joined, as long as copying them costs less than a write, which makes a separate
+# record and packet.
+_JOINED_BYTES = 1 << 17
 
 _HANDSHAKE_S = 10.0
 

@@ -258,7 +258,9 @@ def serve(
     credentials = server_credentials(host, certs, insecure, environment, names)
     http_credentials = None
     if http_port is not None and not is_loopback(http_host):
-        http_credentials = server_credentials(http_host, certs, insecure, environment, names, "--http-host")
+        http_credentials = credentials or server_credentials(
+            http_host, certs, insecure, environment, names, "--http-host"
+        )
     loaded = load_fabric(fabric)
     code = run_server(
         ServerOptions(

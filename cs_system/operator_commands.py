@@ -135,7 +135,7 @@ def _render(infos: Sequence[SystemInfo], is_pool: bool) -> str:
 def top(addresses: tuple[SystemAddress, ...], as_json: bool, once: bool, interval: float) -> None:
     """Show the live figures of a CS system in the terminal; q or Ctrl-C ends it.
 
-    Without a terminal it prints a line for each system and update.
+    Without a terminal it prints a table for each update, with a line for each system.
     """
     from cs_system.monitoring.top import show
 

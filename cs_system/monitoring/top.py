@@ -51,13 +51,16 @@ def show(read: ReadStatuses, *, as_json: bool, once: bool, interval_s: float) ->
     if once:
         Console().print(view.render(read(), time.time()))
         return
-    console = Console()
+
+    def render() -> Group:
+        return Group(view.render(read(), time.time()), Text("q or Ctrl-C ends", style="dim"))
+
     with (
         _keys() as is_pressed,
-        Live(view.render(read(), time.time()), console=console, screen=True, auto_refresh=False) as live,
+        Live(render(), console=Console(), screen=True, auto_refresh=False) as live,
     ):
         while not is_pressed("q", interval_s):
-            live.update(view.render(read(), time.time()), refresh=True)
+            live.update(render(), refresh=True)
 
 
 def _print_lines(read: ReadStatuses, *, as_json: bool, once: bool, interval_s: float) -> None:
@@ -113,9 +116,7 @@ class View:
 
     def render(self, infos: Sequence[SystemInfo], now_s: float) -> RenderableType:
         """Render the systems at a time in seconds since the epoch."""
-        parts: list[RenderableType] = [self._system(info, now_s) for info in infos]
-        parts.append(Text("q or Ctrl-C ends", style="dim"))
-        return Group(*parts)
+        return Group(*(self._system(info, now_s) for info in infos))
 
     def _system(self, info: SystemInfo, now_s: float) -> Panel:
         run = info.run

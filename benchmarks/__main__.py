@@ -66,8 +66,11 @@ so that other load on the machine affects both sides equally. Absolute figures a
 
 {table}
 
-* *data plane*: two sender processes and one receiver over loopback. The plain sockets compute no
-  digests and pass nothing to a consumer; with TLS they are blocking sockets of Python's `ssl`.
+* *data plane*: sender processes and one receiver over loopback, which keeps 4 to 48 batches of each
+  sender. CPU seconds are those of all processes. The contenders compute no digests and pass nothing
+  to a consumer; with TLS, plain sockets are blocking ones of Python's `ssl`. Arrow Flight needs
+  `pip install pyarrow`, which the toolkit does not depend on.
+  `python -m benchmarks.streaming_throughput --sizes=1MiB` measures only some rows.
 * *Slurm*: a private cluster of emulated nodes on this machine. The contender is srun with the same
   components, nodes and tasks. `csrun_wse` starts an agent next to each task and waits until all are
   connected.

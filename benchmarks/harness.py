@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Row:
     met: bool
 
 
-def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def interleave(contenders: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
     """Runs every contender once a round, starting each round with another one.
 
     Args:
@@ -44,11 +47,11 @@ def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> di
         The figures of each contender by round.
     """
     names = list(contenders)
-    figures: dict[str, list[float]] = {name: [0.0] * rounds for name in names}
+    figures: dict[str, list[T]] = {name: [] for name in names}
     for number in range(rounds):
         for offset in range(len(names)):
             name = names[(number + offset) % len(names)]
-            figures[name][number] = contenders[name]()
+            figures[name].append(contenders[name]())
     return figures
 
 

@@ -151,14 +151,18 @@ class TrainingRun:
         if self.input_ended and self.step == self.first_step:
             raise NothingToDoError(self.first_step, skipped=not self.settings.options.program_skips_batches)
 
-    def state(self) -> State:
+    def state(self, kept: StateStream | None = None) -> State:
         """Return the whole state by resource name; it is valid until the next step.
+
+        Args:
+            kept: The state, which `Reservation.snapshot` has kept after the current step; further steps may
+                run on the system, but their outputs must not have been read.
 
         Raises:
             GlobalStepError: The system's global step differs from the number of steps of this run.
         """
         with log_while_blocked("give the state"):
-            state = self.session.reservation.state()
+            state = self.session.reservation.state() if kept is None else kept.read()
         _check_global_step(state, self.step)
         self._record_input(self.session.input_record)
         return state

@@ -54,8 +54,12 @@ class Execution(Protocol):
         """
         ...
 
-    def state(self) -> State | None:
-        """Return the state after the step of the last outputs; None if the system is ahead of them."""
+    def state(self, ahead: int = 0) -> State | None:
+        """Return the state after the step of the last outputs; None if the system is ahead of them.
+
+        Args:
+            ahead: Number of further steps that the system may compute from now on.
+        """
         ...
 
     def close(self, error: BaseException | None = None, ended: Ending = "completed") -> None:
@@ -149,9 +153,18 @@ class Training:
         columns = outputs.outputs.items()
         self._rows.extend({name: values[row] for name, values in columns} for row in range(outputs.count))
 
-    def state(self) -> State | None:
-        """Return the state; None while the system is ahead of the program."""
-        return None if self._ahead else self._run.state()
+    def state(self, ahead: int = 0) -> State | None:
+        """Return the state; None while the system is ahead of the program.
+
+        Args:
+            ahead: Number of further steps. They run while the state is transferred, or a large one after it.
+        """
+        if self._ahead:
+            return None
+        kept = self._run.session.reservation.snapshot() if ahead else None
+        if kept is not None:
+            self.begin(ahead)
+        return self._run.state(kept)
 
     def close(self, error: BaseException | None = None, ended: Ending = "completed") -> None:
         """End the run, and record its result."""
@@ -188,7 +201,7 @@ class Evaluation:
         self._left -= 1
         return next(self._outputs, None)
 
-    def state(self) -> State | None:
+    def state(self, ahead: int = 0) -> State | None:
         """Return the state after the last step; None before that."""
         if not self._left:
             next(self._outputs, None)  # the state follows the outputs of the last step

@@ -308,21 +308,22 @@ class Loop(ProgramLoop):
             tensor.load(self.value_of(tensor))
         elif self.trains:
             self._read = self.completed
-            self._fetch()
             # The program writes a checkpoint, for example, while the next steps run.
-            if isinstance(self._execution, Training) and self._fetched == self.completed < self.steps:
-                self._execution.begin(self._steps_to_read())
+            ahead = self._steps_to_read() if self.completed < self.steps else 0
+            self._fetch(ahead)
+            if isinstance(self._execution, Training) and self._fetched == self.completed and ahead:
+                self._execution.begin(ahead)
 
-    def _fetch(self) -> None:
+    def _fetch(self, ahead: int = 0) -> None:
         if self._execution is None or self._fetched == self.completed or not self.completed:
             return
-        state = self._execution.state()
+        state = self._execution.state(ahead)
         if state is None:
             raise StateUnavailableError(self.completed, self.checkpoints)
         assert self.step is not None
         for name, tensor in self.step.traced.state.items():
             if name in state:
-                tensor.load(from_array(np.asarray(state[name]), tensor.dtype))
+                tensor.load(from_array(np.asarray(state[name]), tensor.dtype, copy=False))
         self._fetched = self.completed
 
     def _own(self, owner: Owner | None) -> None:

@@ -156,7 +156,13 @@ class DeviceTensor(torch.Tensor):
     def load(self, elements: torch.Tensor) -> None:
         """Replace its elements, in place."""
         assert self.host is not None
-        self.host.data.copy_(elements)
+        target = self.host.data
+        if elements.dtype == target.dtype and elements.is_contiguous() and target.is_contiguous():
+            # `copy_` uses several threads, which wait for the cores that compute the next steps: 6.5 MB took
+            # 5.4 ms of CPU time and 24 ms instead of 0.4 and 1.2.
+            np.copyto(_as_bytes(target), _as_bytes(elements))
+        else:
+            target.copy_(elements)
 
     @property
     def device(self) -> torch.device:
@@ -205,12 +211,26 @@ class DeviceTensor(torch.Tensor):
         return active[-1].record(func, args, named) if active else _run_on_host(func, args, named)
 
 
-def from_array(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor of this CPU in an element type; complex numbers are stored as pairs."""
+def _as_bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the memory of a contiguous tensor of this CPU."""
+    found: np.ndarray[Any, Any] = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return found
+
+
+def from_array(array: np.ndarray[Any, Any], dtype: torch.dtype, *, copy: bool = True) -> torch.Tensor:
+    """Return a tensor of this CPU in an element type; complex numbers are stored as pairs.
+
+    Args:
+        array: The elements.
+        dtype: The element type.
+        copy: If False, the tensor may share the memory of the array.
+    """
+    # PyTorch warns about memory that it must not write.
+    elements = np.array(array) if copy or not array.flags.writeable else array
     if array.dtype.kind == "V":  # bfloat16, which numpy does not know
-        made = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+        made = torch.from_numpy(elements.view(np.int16)).view(torch.bfloat16)
     else:
-        made = torch.from_numpy(np.array(array))
+        made = torch.from_numpy(elements)
     if dtype.is_complex:
         made = torch.view_as_complex(made)
     return made if made.dtype == dtype else made.to(dtype)

@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 import cstorch
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.options import local_compile_dir
+from cs_system.client.reservation import Reservation, StateStream
 from csrun.tasks.place import EXIT_REQUEUE
 from cstorch import job
 from cstorch.config import Configuration
@@ -151,6 +152,39 @@ def test_a_loop_trains_to_eagers_numbers_and_reads_the_state_where_it_may(config
     fresh = new_model()
     fresh.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()})
     assert total(fresh) == pytest.approx(total(trained), rel=1e-6)
+
+
+def test_the_next_steps_run_while_the_state_is_transferred(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def record(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    record(Reservation, "run_steps")
+    record(StateStream, "read")
+    configure(checkpoint_steps=10)
+    model = cstorch.compile(new_model())
+    loader = DataLoader(data)
+
+    @cstorch.compile_step
+    def step(batch: Any) -> torch.Tensor:
+        return train_step(model, *batch)
+
+    states = {}
+    for number, batch in enumerate(islice(loader, STEPS), start=1):
+        step(batch)
+        if number == 10:
+            states[number] = total(model)
+    assert calls[:4] == ["run_steps", "run_steps", "run_steps", "read"]  # steps 1, 2 to 10, and 11 to 20
+    assert states == pytest.approx({10: by_torch()[1][10]}, rel=1e-6)
 
 
 def test_totals_of_the_norms_that_clip_are_outputs_where_weights_stream(configure: Configure) -> None:

@@ -32,7 +32,7 @@ from cstorch.errors import (
 from cstorch.input.analysis import log_report
 from cstorch.loop.rates import RateTracker
 from cstorch.program import Program, configuration
-from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.state import steps_done
 from cstorch.v1.session import rendezvous, state
 from cstorch.v1.session.core import cb_model as cm
@@ -746,3 +746,17 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path) -> None:
         cm.save({"a": torch.ones(2)}, path / "below")
     assert torch.load(path)["a"].tolist() == [1.0, 1.0]
     assert [file.name for file in path.parent.iterdir()] == ["checkpoint_1.mdl"]
+
+
+def test_a_checkpoint_of_a_view_has_only_its_elements(tmp_path: Path) -> None:
+    whole = torch.arange(1 << 16, dtype=torch.float32)
+    cm.save({"a": to_device(whole[:3]), "b": to_device(whole[:4].clone())}, tmp_path / "view.mdl")
+    assert (tmp_path / "view.mdl").stat().st_size < 4096
+    assert torch.load(tmp_path / "view.mdl")["a"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_tied_weights_are_one_tensor_in_a_checkpoint(tmp_path: Path) -> None:
+    weight = to_device(torch.zeros(1 << 12))
+    cm.save({"a": weight, "b": weight}, tmp_path / "tied.mdl")
+    found = torch.load(tmp_path / "tied.mdl")
+    assert found["a"].data_ptr() == found["b"].data_ptr()

@@ -12,7 +12,8 @@ from torch import nn
 import cstorch
 from cstorch.errors import TensorReadError
 from cstorch.tensors import current_torch_device as _  # noqa: F401 - makers of tensors on the device
-from cstorch.tracing.device import DEVICE, DeviceTensor
+from cstorch.tracing.device import DEVICE, DeviceTensor, from_array, to_device
+from cstorch.tracing.values import to_array
 
 from .conftest import BothWays, in_numbers, run_compiled
 
@@ -176,3 +177,33 @@ def test_data_that_is_set_outside_of_a_step_is_written(fresh_process: None) -> N
     model.weight.data = torch.tensor([[3.0, 4.0]])
     assert model.weight.tolist() == [[3.0, 4.0]]
     assert model.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        torch.arange(6.0).reshape(2, 3).bfloat16(),
+        torch.tensor([True, False]),
+        torch.tensor(7),
+        torch.zeros(0, 3),
+        torch.tensor([1 + 2j]),
+    ],
+    ids=lambda elements: f"{elements.dtype}{list(elements.shape)}",
+)
+def test_elements_of_the_system_replace_those_in_place(elements: torch.Tensor) -> None:
+    host = torch.full_like(elements, 1)
+    tensor, array = to_device(host), to_array(elements)
+    tensor.load(from_array(array, elements.dtype, copy=False))
+    assert torch.equal(host, elements)
+    array.flags.writeable = False
+    tensor.load(from_array(array, elements.dtype, copy=False))
+
+
+def test_elements_of_a_transposed_or_wider_tensor_are_replaced() -> None:
+    elements, host = torch.arange(6.0).reshape(2, 3), torch.zeros(3, 2)
+    to_device(host.T).load(elements)
+    assert torch.equal(host, elements.T)
+    wide = torch.zeros(2, 3, dtype=torch.float64)
+    to_device(wide).load(elements)
+    assert torch.equal(wide, elements.double())

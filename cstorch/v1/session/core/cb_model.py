@@ -313,6 +313,12 @@ def to_cpu(data: Any) -> Any:
     return pytree.tree_map_only(DeviceTensor, lambda tensor: tensor.cpu().clone(), data)
 
 
+def _elements(tensor: DeviceTensor) -> torch.Tensor:
+    """Return the elements of a tensor as a tensor of this CPU, of which `torch.save` writes no others."""
+    found = tensor.cpu()
+    return found if found.untyped_storage().nbytes() == found.nbytes else found.clone()
+
+
 @step_closure
 def save(
     data: Any,
@@ -336,9 +342,10 @@ def save(
     """
     if master_only and not is_chief():
         return
-    held = to_cpu(data)
-    if post_transfer_callback is not None:
-        held = post_transfer_callback(held)
+    if post_transfer_callback is None:
+        held = pytree.tree_map_only(DeviceTensor, _elements, data)
+    else:
+        held = post_transfer_callback(to_cpu(data))
     if not isinstance(file_or_path, str | Path):
         torch.save(held, file_or_path)
         return

@@ -457,7 +457,7 @@ class WaferConnection:
             self._wait_until_updated(self._last_step.number)
         self._check_state([header.index])
         self.end_snapshot()
-        self._channel.receive_tensors(header, [self._memory.state[header.index]])
+        self._memory.receive_state(header.index, lambda array: self._channel.receive_tensors(header, [array]))
 
     def _keep_state(self, header: Header) -> None:
         wanted = self._channel.receive_numbers(header, len(self._memory.schedule.state))

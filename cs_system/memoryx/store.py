@@ -469,6 +469,10 @@ class ModelMemory(ABC):
             return known[number]
         return self.arrived[number] if number in self.arrived else self.state[number]
 
+    def receive_state(self, number: int, receive: Callable[[np.ndarray], None]) -> None:
+        """Call `receive` with the memory of a state tensor, which it fills between two steps."""
+        receive(self.state[number])
+
     @abstractmethod
     def begin_step(self) -> Values:
         """Return the small values of a step's start: state, and schedules and scales computed from it."""

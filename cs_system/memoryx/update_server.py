@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,24 +44,20 @@ def make_local_memory(shard: Shard, executables: Executables, directory: Path, t
     return Memory(shard, *compiled, directory, threads)
 
 
-def serve(
-    directory: Path, threads: int, xla_cache: Path | None, updates: FrameChannel, begins: FrameChannel
-) -> int:
+def serve(directory: Path, threads: int, xla_cache: Path | None, channel: FrameChannel) -> int:
     """Receive a model, and compute its updates until MemoryX disconnects; return the exit code.
 
     Args:
         directory: Where state and gradients are stored.
         threads: Number of compute threads.
         xla_cache: Directory of compiled functions; None stores nothing.
-        updates: Connection for the model and its updates.
-        begins: Connection for the small values of steps.
+        channel: Connection with MemoryX.
     """
     faulthandler.enable()
-    server = _UpdateServer(updates, begins)
-    with contextlib.suppress(ConnectionError), _failures(updates):
+    server = _UpdateServer(channel)
+    with contextlib.suppress(ConnectionError), _failures(channel):
         server.open(directory, start_update_device(threads, xla_cache))
-        threading.Thread(target=server.begin_steps, daemon=True).start()
-        server.update_steps()
+        server.serve()
     return 0
 
 
@@ -81,50 +76,58 @@ def _failures(channel: FrameChannel) -> Iterator[None]:
 
 
 class _UpdateServer:
-    def __init__(self, updates: FrameChannel, begins: FrameChannel) -> None:
-        self._updates, self._begins = updates, begins
-        # The small values of steps that have begun, oldest first.
-        self._known: list[Values] = []
+    def __init__(self, channel: FrameChannel) -> None:
+        self._channel = channel
+        # The small values of the next step.
+        self._known: Values = {}
+        # The small state that the current update has still to replace.
+        self._to_replace: set[int] = set()
 
     def open(self, directory: Path, threads: int) -> None:
         """Receive the model, and answer where its files are."""
-        channel = self._updates
+        channel = self._channel
         model, executables = receive_model(channel, channel.receive_header())
         shard = shards(model.schedule, model.shards)[model.shard]
         self._memory = memory = make_local_memory(shard, executables, directory, threads)
+        self._replaced_small = memory.small & memory.schedule.replacements.keys()
         self._numbers = step_values(memory.schedule)
         channel.send(FrameType.OPENED, 0, memory.files.to_json())
 
-    def begin_steps(self) -> None:
-        """Compute the small values of each step, when asked."""
-        channel = self._begins
-        with contextlib.suppress(ConnectionError), _failures(channel):
-            while True:
-                channel.receive_header()
-                known = self._memory.begin_step()
-                self._known.append(known)
-                channel.send_arrays(FrameType.ANSWERS, 0, [known[number] for number in self._numbers])
-
-    def update_steps(self) -> None:
-        """Compute the update of each step, when asked."""
-        channel = self._updates
+    def serve(self) -> None:
+        """Compute the update of each step, and the small values for its start, until MemoryX disconnects."""
+        channel = self._channel
         while True:
-            before_change = self._announce_change if channel.receive_header().index else None
-            known = self._known.pop(0)
+            header = channel.receive_header()
+            if header.type is FrameType.GET:
+                self._begin_step()
+                continue
+            self._to_replace = set(self._replaced_small)
+            before_change = self._announce_change if header.index else None
+            # A copy: an update that replaces no small state leaves these values to the next step.
+            known = dict(self._known)
             answers = self._memory.update(known, self._exchange, before_change, self._announce_changed)
             channel.send_arrays(FrameType.ANSWERS, 0, answers)
 
+    def _begin_step(self) -> None:
+        """Compute and send the small values of the next step."""
+        self._known = self._memory.begin_step()
+        self._channel.send_arrays(FrameType.STATE, 0, [self._known[number] for number in self._numbers])
+
     def _announce_change(self, state: frozenset[int]) -> None:
         if state:
-            self._updates.send_numbers(FrameType.SNAPSHOT, sorted(state))
-            self._updates.receive_header()  # DONE: the state may change
+            self._channel.send_numbers(FrameType.SNAPSHOT, sorted(state))
+            self._channel.receive_header()  # DONE: the state may change
 
     def _announce_changed(self, state: frozenset[int]) -> None:
+        if not self._to_replace.isdisjoint(state):
+            self._to_replace -= state
+            if not self._to_replace:
+                self._begin_step()
         if state:
-            self._updates.send_numbers(FrameType.UPDATED, sorted(state))
+            self._channel.send_numbers(FrameType.UPDATED, sorted(state))
 
     def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
-        channel, shard = self._updates, self._memory.shard
+        channel, shard = self._channel, self._memory.shard
         channel.send_arrays(FrameType.PARTIAL, index, given)
         header = channel.receive_header()
         if header.type is not FrameType.SHARED:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from cs_toolkit.errors import EXIT_BUG, ToolkitError
+from cs_toolkit.subclasses import retrieve_all_subclasses
 
 
 class CsSystemError(ToolkitError):
@@ -239,6 +240,12 @@ class ProgramError(CsSystemError):
     """The executable of an artifact could not be made to run on this system."""
 
     code = "program_failed"
+
+
+class ExecutableError(ProgramError):
+    """Bytes that are not an executable, or one that is refused or cannot run on this platform."""
+
+    code = "executable_refused"
 
 
 class StateMismatchError(CsSystemError):
@@ -505,7 +512,7 @@ def from_wire(code: str, message: str, fields: Mapping[str, str]) -> CsSystemErr
     """Return the error that the server raised; an unknown code (from a newer server) gives the base class."""
     # Attributes of the error itself: a foreign peer may send any name.
     fields = {name: text for name, text in fields.items() if name not in ("self", "message")}
-    kinds = {kind.code: kind for kind in CsSystemError.__subclasses__()}
+    kinds = {kind.code: kind for kind in retrieve_all_subclasses(CsSystemError)}
     kind = kinds.get(code, CsSystemError)
     error = kind.__new__(kind)
     CsSystemError.__init__(error, message, **fields)

@@ -20,9 +20,8 @@ from cs_system.engine.allowed_ops import RefusedOpError, check_exported
 from cs_system.engine.base import Executables
 from cs_system.engine.device import compiler_options
 from cs_system.engine.machine import computing_threads
-from cs_system.errors import READ_LIMIT_S, READ_LIMIT_S_PER_MIB
+from cs_system.errors import READ_LIMIT_S, READ_LIMIT_S_PER_MIB, ExecutableError
 from cs_system.messages import dtype_named
-from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Call, Key
 from cs_toolkit.step import StepInterface, device_dtype
 
@@ -35,10 +34,6 @@ _EXCHANGES = re.compile(r"\b(all-reduce|all-gather|all-to-all|collective-permute
 StepCallable = Callable[
     [Sequence[jax.Array], Sequence[jax.Array]], tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
 ]
-
-
-class ExecutableError(ToolkitError):
-    """Bytes that are not an executable, or one that cannot run here."""
 
 
 def load_step(data: bytes, name: str = "step") -> StepCallable:

@@ -22,6 +22,7 @@ from cs_system.engine.state import from_device
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
+    ExecutableError,
     ExecutionError,
     MemoryxError,
     ProgramError,
@@ -358,7 +359,7 @@ def _cause_priority(error: CsSystemError, has_aborted: bool) -> int:
     """
     if isinstance(error, WaferLostError):
         return 2 if has_aborted else 0
-    if isinstance(error, StorageFullError):
+    if isinstance(error, StorageFullError | ExecutableError):
         return 0
     return 3 if isinstance(error, ExecutionError | ProgramError) else 1
 

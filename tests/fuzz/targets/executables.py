@@ -13,7 +13,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 from cs_system.engine.allowed_ops import RefusedOpError, _check_module
-from cs_system.engine.executable import ExecutableError, load_step
+from cs_system.engine.executable import load_step
+from cs_system.errors import ExecutableError
 from tests.fuzz.target import Target
 
 

@@ -19,7 +19,8 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.stablehlo import serialize_portable_artifact
 
 from cs_system.engine.allowed_ops import MAX_NESTING, RefusedOpError, check_exported
-from cs_system.engine.executable import ExecutableError, load_step
+from cs_system.engine.executable import load_step
+from cs_system.errors import ExecutableError
 
 
 def exported(function, *shapes, **options):
@@ -169,7 +170,8 @@ def test_several_devices_shapes_and_gradients_are_refused():
 
 LOADS = """
 import contextlib, random, sys
-from cs_system.engine.executable import ExecutableError, load_step
+from cs_system.engine.executable import load_step
+from cs_system.errors import ExecutableError
 
 data, first, numbers = sys.stdin.buffer.read(), int(sys.argv[1]), random.Random(0)
 for number in range(100):

@@ -20,6 +20,7 @@ from cs_system.transport import (
     status_code,
 )
 from cs_toolkit import __version__ as TOOLKIT_VERSION
+from cs_toolkit.subclasses import retrieve_all_subclasses
 from tests.processes import wait_until
 
 
@@ -40,7 +41,7 @@ def test_connections_leave_descriptors_for_the_data_plane(monkeypatch, descripto
 
 
 def test_every_error_has_its_own_code():
-    kinds = CsSystemError.__subclasses__()
+    kinds = list(retrieve_all_subclasses(CsSystemError))
     assert len({kind.code for kind in kinds} | {CsSystemError.code}) == len(kinds) + 1
     for kind in kinds:
         got = from_wire(kind.code, "what happened", {"a": "b"})

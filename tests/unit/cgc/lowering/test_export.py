@@ -15,7 +15,8 @@ from jax import lax
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.lowering.interpret import export_step, step_function
-from cs_system.engine.executable import ExecutableError, load_step
+from cs_system.engine.executable import load_step
+from cs_system.errors import ExecutableError
 from cs_toolkit.step import device_dtype
 from tests.programs.steps import MLP_TRAIN
 

@@ -15,12 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
+from cs_system.errors import (
+    ExecutableError,
+    MemoryxError,
+    StorageFullError,
+    WaferLostError,
+    WrongOrderError,
+)
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.memoryx.protocol import FrameType, Header
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
 from tests.processes import wait_until
+from tests.programs.steps.hostile import with_callback
 from tests.systems import descendants_of
 
 from .groups import group, pids_of, train
@@ -171,6 +178,16 @@ def test_a_full_disk_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -
         engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxConfig((address,)), 2)
         with pytest.raises(StorageFullError, match=r"MemoryX needs [\d,]+ bytes in .* --memoryx-dir"):
             engine.program()
+
+
+def test_a_refused_executable_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -> None:
+    """The error names the operation, not the wafer that JAX ends because the other one has ended."""
+    number = max({call.function for call in stack.schedule.calls()})
+    name = stack.compiled.executables[number].name
+    data = {**stack.data, name: with_callback(stack.data[name])}
+    engine = GroupEngine(stack.compiled, stack.schedule, data, MemoryxConfig((), tmp_path), 2)
+    with pytest.raises(ExecutableError, match=rf"executable 'function {number}' is refused: .* @xla_ffi_pyt"):
+        engine.program()
 
 
 def test_a_killed_memoryx_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -> None:

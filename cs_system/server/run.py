@@ -150,6 +150,11 @@ class Run:
         return "WAITING FOR INPUT"
 
     @property
+    def held_s(self) -> float:
+        """Time since the job has got the system."""
+        return time.monotonic() - self._began_s
+
+    @property
     def is_working(self) -> bool:
         """True while the device works for the chief, except on steps, whose outputs show that it reads."""
         return self._operation not in (None, "run_steps")

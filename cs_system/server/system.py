@@ -381,7 +381,8 @@ class System:
             ticket.job,
             ticket.owner,
             ticket.since_s,
-            time.time(),
+            # Not the time of day, as the clock may have been set in the meantime.
+            ticket.since_s + run.held_s,
             run.share.wafers,
             totals.steps,
             totals.samples,

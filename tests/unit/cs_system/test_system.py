@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from cs_system.server.system import System, SystemOptions
@@ -36,3 +37,18 @@ def test_an_idle_chief_that_goes_during_its_release_leaves_the_system_free():
 
     with ThreadPoolExecutor(1) as device:
         assert asyncio.run(hold(HeldEngines(), device))
+
+
+def test_the_use_of_a_job_does_not_follow_a_clock_that_is_set(monkeypatch):
+    async def hold(device):
+        system = System(SystemOptions("cs2", "{}"), device, HeldEngines(), None, None)
+        await system.grant(system.enter("a", "token", wait=False), None)
+        used = []
+        for jump_s in (36_000.0, -36_000.0):
+            monkeypatch.setattr(time, "time", lambda jump_s=jump_s: now_s + jump_s)
+            used.append(system.running_usage().wafer_s)
+        return used
+
+    now_s = time.time()
+    with ThreadPoolExecutor(1) as device:
+        assert all(0.0 < used_s < 60.0 for used_s in asyncio.run(hold(device)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cgc.manifest import PROVENANCE, REPORT_JSON
 from cgc.report.pipeline import DEFAULT_SAMPLES, make_trace
 from cgc.report.text import table
 from cs_toolkit.files import read_json
+from cs_toolkit.log_lines import escape_controls
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,11 +43,15 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
     Exit status: 0, also if the reports differ; 1 if a report is missing; 2 for bad usage.
     """
     try:
-        found = compare(load_report(a), load_report(b))
+        reports = load_report(a), load_report(b)
+        with _damage_as_error(a, b):
+            found = compare(*reports)
+            # Names come from the reports, which others may have made.
+            text = json.dumps(found, indent=1) if as_json else escape_controls(render(found), keep="\n")
     except CompileError as error:
         click.echo(f"cgc-report: error: {error}", err=True)
         sys.exit(error.exit_code)
-    click.echo(json.dumps(found, indent=1) if as_json else render(found), nl=as_json)
+    click.echo(text, nl=as_json)
 
 
 @main.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,7 +82,9 @@ def trace(report: Path, output: Path, samples: int) -> None:
     Exit status: 0; 1 if the report is missing or of an older version; 2 for bad usage.
     """
     try:
-        text = json.dumps(make_trace(load_report(report).report, samples)) + "\n"
+        loaded = load_report(report)
+        with _damage_as_error(report):
+            text = json.dumps(make_trace(loaded.report, samples)) + "\n"
         if output == Path("-"):
             click.echo(text, nl=False)
             return
@@ -90,6 +98,18 @@ def trace(report: Path, output: Path, samples: int) -> None:
         click.echo(f"cgc-report: error: {error}", err=True)
         sys.exit(error.exit_code)
     click.echo(f"{output}: open it at https://ui.perfetto.dev or in chrome://tracing")
+
+
+@contextmanager
+def _damage_as_error(*reports: Path) -> Iterator[None]:
+    """Raise ReportError if the body finds that values of reports are missing or of another kind."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        names = " or ".join(map(str, reports))
+        raise ReportError(
+            f"{names} is damaged ({type(error).__name__}: {error}); compile the program again"
+        ) from error
 
 
 Report = Mapping[str, Any]

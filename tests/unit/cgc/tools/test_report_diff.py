@@ -103,3 +103,30 @@ def test_the_module_can_be_run(folders: dict[str, Path]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == diff(folders["wide"], folders["half"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("kernels", None), ("kernels", [{}]), ("batch_size", 10**400), ("families", [[]])]
+)
+@pytest.mark.parametrize("command", ["diff", "trace"])
+def test_a_damaged_report(
+    folders: dict[str, Path], tmp_path: Path, command: str, key: str, value: object
+) -> None:
+    (path,) = folders["wide"].glob("cs_*/compile_report.json")
+    damaged = tmp_path / "compile_report.json"
+    damaged.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    arguments = [damaged, damaged] if command == "diff" else [damaged, "-o", tmp_path / "trace.json"]
+    done = CliRunner().invoke(main, [command, *map(str, arguments)])
+    assert done.exit_code in (0, 1), done.output  # each command reads some of the values only
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert done.exit_code == 0 or "compile the program again" in done.output
+
+
+def test_names_in_reports_do_not_control_a_terminal(folders: dict[str, Path], tmp_path: Path) -> None:
+    (path,) = folders["wide"].glob("cs_*/compile_report.json")
+    report = json.loads(path.read_text())
+    report["kernels"][0]["name"] = "evil\x1b]2;title\x07"
+    (tmp_path / "compile_report.json").write_text(json.dumps(report))
+    done = CliRunner().invoke(main, ["diff", str(path), str(tmp_path)], color=True)
+    assert "evil\\x1b]2;title\\x07" in done.output
+    assert "\x1b" not in done.output

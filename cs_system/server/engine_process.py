@@ -147,9 +147,8 @@ class EnginePool:
 class RemoteSteps:
     """Steps that were sent to the process of an engine."""
 
-    def __init__(self, engine: RemoteEngine, number: int, count: int) -> None:
+    def __init__(self, engine: RemoteEngine, count: int) -> None:
         self.count = count
-        self.number = number
         self.result: dict[str, np.ndarray] | CsSystemError | None = None
         self._engine = engine
 
@@ -167,8 +166,8 @@ class RemoteSteps:
         return self.result
 
 
-class RemoteState:
-    """A snapshot in the process of an engine, read on the second connection."""
+class RemoteSnapshot:
+    """A snapshot of the state in the process of an engine, read on the second connection."""
 
     def __init__(self, engine: RemoteEngine, specs: Sequence[TensorSpec]) -> None:
         self._engine, self._specs = engine, {spec.name: spec for spec in specs}
@@ -275,7 +274,7 @@ class RemoteEngine:
             self._guard("running the steps", lambda: self._process.send_descriptor(descriptor))
             self._drop_chunks()
         number = self._send("running the steps", FrameType.STEPS, numbers=(index, offset, count))
-        steps = self._in_flight[number] = RemoteSteps(self, number, count)
+        steps = self._in_flight[number] = RemoteSteps(self, count)
         return steps
 
     def has_answer(self, steps: RemoteSteps) -> bool:
@@ -289,11 +288,11 @@ class RemoteEngine:
         while steps.result is None:
             self._take_answer("running the steps")
 
-    def snapshot(self, names: Sequence[str] | None = None) -> RemoteState:
+    def snapshot(self, names: Sequence[str] | None = None) -> RemoteSnapshot:
         """Keep the state after the last step dispatched, or part of it, until it has been read."""
         wanted = None if names is None else list(names)
         self._finish(self._request("reading the state", FrameType.KEEP, {"names": wanted}))
-        return RemoteState(self, select_state(self.interface, names))
+        return RemoteSnapshot(self, select_state(self.interface, names))
 
     def read_snapshot(self, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
         """Read tensors of the snapshot; from any thread."""

@@ -81,7 +81,7 @@ class Run:
 
     Args:
         job: Name of the job, for logs and messages.
-        token: Secret of the job, which its workers show to the receiver.
+        token: Secret of the job; its workers prove to the receiver that they know it.
         device: The executor with the single thread that uses the device.
         receiver: The data plane.
         limits: Limits of memory and waiting times.

@@ -27,6 +27,7 @@ from benchmarks import (
     torch_examples,
     torch_step_time,
     training_checkpoints,
+    training_jobs,
     weight_streaming,
 )
 from benchmarks.harness import Row, machine, table
@@ -51,7 +52,7 @@ GROUPS: dict[str, Callable[[], list[Row]]] = {
     "streaming_rates": streaming_rates.rows,
     "data_plane": streaming_throughput.rows,
     "engine": fc_mnist.engine_rows,
-    "jobs": fc_mnist.end_to_end_rows,
+    "jobs": training_jobs.rows,
     "training_checkpoints": training_checkpoints.rows,
     "input_analysis": input_analysis.rows,
 }
@@ -140,10 +141,13 @@ so that other load on the machine affects both sides equally. Absolute figures a
 * *weight streaming against offload*: an example program in PyTorch. FSDP2 gathers the weights of a
   block before it computes, and offloads them to memory. Both use all cores; waiting threads of
   PyTorch sleep.
-* *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine. Its workers
-  read, shuffle and batch the data and stream it to a CS system, all on the same cores; the
-  contenders get their batches from memory at no cost. Steps per second of the training loop,
-  including checkpoints.
+* *job, N worker(s)*: a job of `csrun_wse` on this machine, with the steps of an example program and
+  without checkpoints. Its engine computes with one thread on a core that no other process of the
+  job uses, and so does the contender, the same artifact with batches in memory. The system's own
+  process, the chief and the workers share the other cores. *Input wait* is the fraction of the time
+  in which the engine waited for a batch: then the workers have too few cores. On shared cores a job
+  cannot be faster than the sum of the CPU times allows. *TLS* compares two systems that take all
+  batches through sockets. `python -m benchmarks.training_jobs` measures only these rows.
 * *input analysis*: the whole command `cs_input_analyzer` on an example program with its default
   parameters. *Instrumented* is a copy of an analysis, which checks its batches and reports them to
   a monitoring process; the *bare loop* only counts. Both read one iterator in turns in one process,

@@ -1,15 +1,13 @@
-"""FC-MNIST on this machine's CPU: the engine against plain TensorFlow, and the whole way through TCP.
+"""FC-MNIST on this machine's CPU: the engine against plain TensorFlow.
 
 All contenders train the network of models/fc_mnist (784-500-300-10, dropout 0.2, Adam, batch 256) from the
-same initial weights. The TensorFlow ones and the engine alone take their batches from memory; `end to end`
-is a job of csrun_wse with one chief and two workers that read and stream the batches to a CS system.
+same initial weights, with batches from memory.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,9 +28,7 @@ MODEL = ROOT / "models" / "fc_mnist" / "tf"
 BATCH_SIZE = 256
 CHUNK = 16
 STEPS = 160
-END_TO_END_STEPS = 1500
 ROUNDS = 7
-END_TO_END_ROUNDS = 3
 LEARNING_RATE = 1e-3
 
 Steps = Callable[[int], None]
@@ -59,32 +55,6 @@ def engine_rows() -> list[Row]:
             ratio,
             "≥ 1.0",
             ratio >= 1.0,
-        )
-    ]
-
-
-def end_to_end_rows() -> list[Row]:
-    """Chief, two workers, TCP and the CS system against TensorFlow fed from memory."""
-    batches = _batches()
-    plain = {"session": _session(batches), "tf.function jit": _jit_function(batches)}
-    for run in plain.values():
-        run(2 * CHUNK)
-    with cs_system() as address:
-        contenders: dict[str, Callable[[], float]] = {
-            "end to end": lambda: _end_to_end(address),
-            **{name: _rate(run, STEPS) for name, run in plain.items()},
-        }
-        figures = interleave(contenders, END_TO_END_ROUNDS)
-    ratio = ratio_to_best(figures, "end to end")
-    ours = f"{statistics.median(figures['end to end']):,.0f} steps/s"
-    return [
-        Row(
-            "FC-MNIST training, chief + 2 workers + TCP",
-            ours,
-            medians_text(figures, "end to end", "steps/s"),
-            ratio,
-            "≥ 0.6",
-            ratio >= 0.6,
         )
     ]
 
@@ -234,16 +204,3 @@ def cs_system() -> Iterator[str]:
         finally:
             server.terminate()
             server.wait(timeout=30)
-
-
-def _end_to_end(address: str) -> float:
-    """Steps per second of the training phase of one job."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            "bin/csrun_wse", "--total-nodes=1", "--tasks-per-node=3", "--cpus-per-task=1",
-            f"--log-dir={folder}/logs", "python", str(MODEL / "run.py"), "--mode=train",
-            f"--cs_ip={address}", f"--max_steps={END_TO_END_STEPS}", f"--model_dir={folder}/model_dir",
-        ]  # fmt: skip
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env={**os.environ})
-        summary = json.loads(Path(folder, "model_dir", "run_summary.json").read_text())
-        return float(summary["samples_per_sec"]) / BATCH_SIZE

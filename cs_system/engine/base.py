@@ -12,8 +12,9 @@ from cs_stream.batches import BatchLayout
 from cs_system.errors import DeviceMemoryError
 from cs_toolkit.step import StepInterface, device_bytes
 
-# A call costs 70 to 100 us whatever the number of its steps, so 32 steps hide it. 32 MiB of input still fit
-# into a host's caches, and do not delay the first step of a run.
+# A call costs 0.25 ms of CPU time whatever the number of its steps, 0.19 ms of it in the engine's process and
+# most of that for waking the other one; 32 steps hide it. 32 MiB of input still fit into a host's caches, and
+# do not delay the first step of a run.
 MAX_CHUNK_BATCHES = 32
 MAX_CHUNK_BYTES = 32 << 20
 # One chunk is being computed, one is full and one is being filled.

@@ -20,7 +20,7 @@ Every class has an ``exit_code``: 1 for an expected failure, 2 for bad input.
 """
 
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.wire import FrameError
+from cs_toolkit.network.frames import FrameError
 
 
 class StreamingError(ToolkitError):

@@ -38,9 +38,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from cs_stream.errors import ProtocolError
+from cs_toolkit.network.connection import Buffer
+from cs_toolkit.network.frames import HeaderFormat
 from cs_toolkit.security.proofs import derive_key
 from cs_toolkit.security.sealing import TAG_BYTES, FrameKey
-from cs_toolkit.wire import Buffer, HeaderFormat
 
 MAGIC = b"CSBS"
 VERSION = 2

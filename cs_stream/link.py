@@ -24,9 +24,10 @@ from cs_stream.protocol import (
     ServerState,
 )
 from cs_stream.shared_memory import SharedMemory
-from cs_toolkit.liveness import SilenceTimer
+from cs_toolkit.network.connection import Connection, PeerGoneError, PeerSilentError
+from cs_toolkit.network.frames import FrameError
+from cs_toolkit.network.liveness import SilenceTimer
 from cs_toolkit.spans import SpanRing
-from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
 
 _log = logging.getLogger(__name__)
 

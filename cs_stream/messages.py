@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cs_stream.frames import MAX_TEXT_BYTES, VERSION
-from cs_toolkit.wire import Fields, FrameError, decode_object, encode_json
+from cs_toolkit.network.frames import Fields, FrameError, decode_object, encode_json
 
 # An ERR payload is JSON of at most 64 KiB; escaping can turn a character into 6 bytes (\uXXXX).
 _MAX_TEXT_CHARS = 2_000

@@ -40,8 +40,9 @@ from cs_stream.frames import (
     match_batch,
 )
 from cs_stream.messages import Challenge, ErrorCode, Failure, Hello, Welcome
+from cs_toolkit.network.connection import Buffer
+from cs_toolkit.network.frames import ForeignBytesError, FrameError
 from cs_toolkit.security.proofs import new_nonce
-from cs_toolkit.wire import Buffer, ForeignBytesError, FrameError
 
 
 class ServerState(Enum):

@@ -34,10 +34,11 @@ from cs_stream.protocol import BatchReceived, BatchSkipped, ErrorReceived, Input
 from cs_stream.ring import BatchRing, ReadySpan, RunEnd
 from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
 from cs_toolkit.log_lines import LineLimiter
+from cs_toolkit.network.connection import PeerGoneError, PeerSilentError, listen, name_of
+from cs_toolkit.network.frames import FrameError
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import accept
 from cs_toolkit.spans import SpanRing
-from cs_toolkit.wire import FrameError, PeerGoneError, PeerSilentError, listen, name_of
 
 __all__ = [
     "BatchLayout",

@@ -25,11 +25,12 @@ from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import RunEnded
 from cs_stream.session import Session, SessionEnd, SessionOverError, StoppedHereError
 from cs_toolkit.log_lines import WaitLines
+from cs_toolkit.network.connection import name_of
+from cs_toolkit.network.frames import ForeignBytesError, FrameError, VersionError
 from cs_toolkit.security.proofs import new_nonce
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import TlsError, connect
 from cs_toolkit.spans import SPANS
-from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError, name_of
 
 __all__ = ["SendSummary", "Sender", "WorkerIdentity"]
 

@@ -17,9 +17,10 @@ from cs_stream.batches import ALIGNMENT_BYTES, wire_buffers
 from cs_stream.messages import Failure, Hello, Welcome
 from cs_stream.protocol import ErrorReceived, RunEnded, Welcomed, WorkerConnection, WorkerState
 from cs_stream.shared_memory import NotSharedError, SharedMemory
-from cs_toolkit.liveness import SilenceTimer
 from cs_toolkit.log_lines import WaitLines
-from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
+from cs_toolkit.network.connection import Connection, PeerGoneError, PeerSilentError
+from cs_toolkit.network.frames import FrameError
+from cs_toolkit.network.liveness import SilenceTimer
 
 _log = logging.getLogger(__name__)
 

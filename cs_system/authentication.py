@@ -19,9 +19,9 @@ from google.protobuf.message import Message
 
 from cs_system.errors import CallRefusedError, TensorDamagedError
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.network.frames import encode_json
 from cs_toolkit.security.proofs import derive_key, is_proof, new_nonce, prove
 from cs_toolkit.security.sealing import FrameKey
-from cs_toolkit.wire import encode_json
 
 # Number of client nonces that are remembered of a job. Each run of each worker uses one.
 _MAX_NONCES = 1 << 16

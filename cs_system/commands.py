@@ -15,7 +15,7 @@ from cs_system.logs import log_options
 from cs_system.operator_commands import drain, mode, release, resume, status, top, usage
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.garbage import leave_at_exit, use_infrequent_collection
-from cs_toolkit.liveness import (
+from cs_toolkit.network.liveness import (
     DEFAULT_PEER_TIMEOUT_S,
     MAX_PEER_TIMEOUT_S,
     MIN_PEER_TIMEOUT_S,

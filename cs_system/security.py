@@ -17,10 +17,10 @@ from urllib.parse import unquote
 
 from cs_system.address import is_loopback
 from cs_system.errors import BadOptionError, NotAllowedError
+from cs_toolkit.network.connection import Connection, PeerGoneError
 from cs_toolkit.security.identity import CERTS_VARIABLE
 from cs_toolkit.security.tls import Credentials, CredentialsError, find_credentials
 from cs_toolkit.security.tls_connection import TlsConnection
-from cs_toolkit.wire import Connection, PeerGoneError
 
 log = logging.getLogger("cs_system.server")
 

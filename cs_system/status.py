@@ -14,8 +14,8 @@ from cs_system.address import SystemAddress, host_port
 from cs_system.errors import WireFormatError, clock_text, duration_text
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.log_lines import escape_controls
+from cs_toolkit.network.frames import FrameError, decode_object
 from cs_toolkit.step import INPUT_BOUND_SHARE, Execution
-from cs_toolkit.wire import FrameError, decode_object
 
 # A chief that has done nothing for less time than this is not shown as idle.
 _IDLE_SHOWN_S = 60.0

@@ -18,7 +18,7 @@ from cs_system.errors import (
 from cs_system.messages import MESSAGE_BYTES
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit import __version__ as TOOLKIT_VERSION
-from cs_toolkit.liveness import SilenceTimer
+from cs_toolkit.network.liveness import SilenceTimer
 
 # Incremented by every change of the control plane that the other side cannot ignore.
 PROTOCOL_VERSION = 8

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
+from cs_toolkit.network.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
 from cs_toolkit.security.identity import CERTS_VARIABLE
 from csrun.errors import CsrunError
 from csrun.tasks.environment import Toolkit

@@ -41,7 +41,7 @@ from cs_system.proto import cs_system_pb2 as pb
 from cs_system.status import Admission, SystemInfo, admission_from_wire, read_info
 from cs_system.transport import client_metadata
 from cs_system.usage import GroupBy, UsageSum
-from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.proofs import is_proof
 from cs_toolkit.security.sealing import seal
 from cs_toolkit.security.tls import Credentials

@@ -38,7 +38,7 @@ from cs_system.transport import (
     error_from_metadata,
 )
 from cs_toolkit import __version__ as TOOLKIT_VERSION
-from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.tls import CredentialsError
 from cs_toolkit.spans import ClockSample, estimate_offset
 

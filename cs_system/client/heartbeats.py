@@ -20,7 +20,7 @@ from cs_system.transport import (
     error_from_metadata,
     has_stalled,
 )
-from cs_toolkit.liveness import SilenceTimer
+from cs_toolkit.network.liveness import SilenceTimer
 
 log = logging.getLogger("cs_system.client")
 

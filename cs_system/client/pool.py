@@ -28,7 +28,7 @@ from cs_system.errors import (
 )
 from cs_system.messages import InputIdentity
 from cs_system.status import SystemInfo
-from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.spans import ClockSample
 
 T = TypeVar("T")

@@ -13,9 +13,10 @@ from cs_system.errors import MemoryxError
 from cs_system.memoryx.protocol import FrameChannel, admit, refuse
 from cs_system.security import check_system_peer
 from cs_toolkit.log_lines import LineLimiter
+from cs_toolkit.network.connection import Connection, name_of
+from cs_toolkit.network.frames import FrameError
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import TlsError, accept
-from cs_toolkit.wire import Connection, FrameError, name_of
 
 log = logging.getLogger("cs_system.memoryx")
 

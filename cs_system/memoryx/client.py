@@ -39,9 +39,9 @@ from cs_system.memoryx.weights import (
     wait_for_item,
 )
 from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
-from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
+from cs_toolkit.network.connection import name_of
+from cs_toolkit.network.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.step import TensorSpec
-from cs_toolkit.wire import name_of
 
 # Capacity of the queue of frames to send.
 _WAITING = 8

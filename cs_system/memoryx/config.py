@@ -14,9 +14,9 @@ from cs_system.errors import BadOptionError
 from cs_system.processes import ChildProcess
 from cs_system.security import internal_credentials
 from cs_toolkit.layered_step import Schedule, shards
-from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
+from cs_toolkit.network.connection import listen
+from cs_toolkit.network.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.security.secret_file import SecretFileError, read_secret, user_secret_file
-from cs_toolkit.wire import listen
 
 
 class MemoryxAddress(NamedTuple):

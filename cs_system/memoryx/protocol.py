@@ -66,10 +66,11 @@ from cs_system.errors import CsSystemError, MemoryxError, from_wire
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Schedule, schedule_from_json
+from cs_toolkit.network.connection import Buffer, Connection
+from cs_toolkit.network.frames import Fields, FrameError, HeaderFormat, decode_object, encode_json
 from cs_toolkit.security.proofs import derive_key, new_nonce
 from cs_toolkit.security.sealing import TAG_BYTES, FrameKey
 from cs_toolkit.step import StepInterface, TensorSpec, device_bytes, device_dtype
-from cs_toolkit.wire import Buffer, Connection, Fields, FrameError, HeaderFormat, decode_object, encode_json
 
 # Arrays at multiples of this address, in bytes, are used by XLA without a copy.
 ALIGNMENT = 64

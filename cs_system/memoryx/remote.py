@@ -47,8 +47,8 @@ from cs_system.memoryx.store import (
 )
 from cs_system.processes import ChildProcess
 from cs_toolkit.layered_step import Shard
+from cs_toolkit.network.connection import Connection
 from cs_toolkit.security.sealing import FrameKey
-from cs_toolkit.wire import Connection
 
 # How long to wait for the exit code of a process that has disconnected: it may be writing a core dump.
 _EXIT_CODE_TIMEOUT_S = 10.0

@@ -51,9 +51,9 @@ from cs_system.memoryx.store import (
 from cs_system.part_spans import part_spans
 from cs_system.processes import prepare_child_processes
 from cs_toolkit.layered_step import Shard, shards
-from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.network.connection import PeerGoneError, listen, name_of
+from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.tls import Credentials
-from cs_toolkit.wire import PeerGoneError, listen, name_of
 
 log = logging.getLogger("cs_system.memoryx")
 

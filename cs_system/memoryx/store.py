@@ -30,8 +30,8 @@ from cs_system.errors import MemoryxError, StorageFullError
 from cs_system.memoryx.protocol import padded_bytes, padded_size, raw_bytes, split_views
 from cs_system.messages import dtype_named
 from cs_toolkit.layered_step import Schedule, Shard, Sweep, is_small
+from cs_toolkit.network.frames import Fields, FrameError, decode_object
 from cs_toolkit.step import TensorSpec, device_dtype
-from cs_toolkit.wire import Fields, FrameError, decode_object
 
 # Limit for the copies of a snapshot; a single update may exceed it by the tensors that it changes.
 COPIED_BYTES = 1 << 30

@@ -34,10 +34,10 @@ from cs_system.memoryx.protocol import (
 from cs_system.memoryx.store import SharedFiles, SharedModel, always_streamed
 from cs_system.security import client_credentials
 from cs_toolkit.layered_step import Shard
-from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
+from cs_toolkit.network.connection import Connection, name_of
+from cs_toolkit.network.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
 from cs_toolkit.security.tls import CredentialsError
 from cs_toolkit.security.tls_connection import TlsError, connect
-from cs_toolkit.wire import Connection, name_of
 
 log = logging.getLogger("cs_system.server")
 

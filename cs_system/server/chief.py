@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cs_system.errors import duration_text
 from cs_system.transport import describe_silence, has_stalled
-from cs_toolkit.liveness import SilenceTimer
+from cs_toolkit.network.liveness import SilenceTimer
 
 
 class ChiefMonitor:

@@ -33,8 +33,9 @@ import numpy as np
 
 from cs_system.memoryx.protocol import aligned_empty, padded_size, raw_bytes
 from cs_system.messages import dtype_named
+from cs_toolkit.network.connection import Buffer, Connection
+from cs_toolkit.network.frames import Fields, FrameError, HeaderFormat, decode_object, encode_json
 from cs_toolkit.step import TensorSpec
-from cs_toolkit.wire import Buffer, Connection, Fields, FrameError, HeaderFormat, decode_object, encode_json
 
 MAX_TEXT_BYTES = 64 << 20
 _PADDING = bytes(64)

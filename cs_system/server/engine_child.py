@@ -28,8 +28,8 @@ from cs_system.messages import step_from_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.server.engine_channel import EngineChannel, Frame, FrameType
 from cs_toolkit.layered_step import schedule_from_json
+from cs_toolkit.network.connection import PeerGoneError
 from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
-from cs_toolkit.wire import PeerGoneError
 
 log = logging.getLogger("cs_system.server")
 

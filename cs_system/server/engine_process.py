@@ -27,8 +27,8 @@ from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import step_to_wire
 from cs_system.processes import ChildProcess
 from cs_system.server.engine_channel import EngineChannel, Frame, FrameType
+from cs_toolkit.network.frames import FrameError
 from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
-from cs_toolkit.wire import FrameError
 
 T = TypeVar("T")
 

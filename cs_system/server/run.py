@@ -48,7 +48,7 @@ from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.floorplan import Floorplan, FloorplanError, read_floorplan
 from cs_toolkit.layered_step import schedule_from_json, traffic
-from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
+from cs_toolkit.network.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.spans import SpanRing, span_document
 from cs_toolkit.step import CompiledStep
 

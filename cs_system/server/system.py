@@ -41,8 +41,8 @@ from cs_system.server.state_directory import StateDirectory
 from cs_system.status import EXECUTIONS, Admission
 from cs_system.swarmx.hosts import HostPool
 from cs_system.usage import UsageRecord
-from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
 from cs_toolkit.log_lines import LineLimiter
+from cs_toolkit.network.liveness import DEFAULT_PEER_TIMEOUT_S
 
 log = logging.getLogger("cs_system.server")
 

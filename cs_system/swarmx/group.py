@@ -44,13 +44,14 @@ from cs_system.swarmx.health import HeartbeatMonitor, StragglerMonitor, WorkRepo
 from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
-from cs_toolkit.liveness import peer_timeout_s
 from cs_toolkit.log_lines import LineLimiter
+from cs_toolkit.network.connection import listen, name_of, shut_down
+from cs_toolkit.network.frames import FrameError
+from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.sealing import encrypt
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import accept
 from cs_toolkit.step import CompiledStep
-from cs_toolkit.wire import FrameError, listen, name_of, shut_down
 
 log = logging.getLogger("cs_system.server")
 

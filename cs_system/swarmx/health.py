@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from cs_system.engine.base import Utilization
 from cs_system.errors import GroupError
 from cs_system.memoryx.protocol import UNRESPONSIVE_S
-from cs_toolkit.liveness import SilenceTimer
-from cs_toolkit.wire import FrameError, decode_object
+from cs_toolkit.network.frames import FrameError, decode_object
+from cs_toolkit.network.liveness import SilenceTimer
 
 log = logging.getLogger("cs_system.server")
 

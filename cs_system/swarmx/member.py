@@ -39,7 +39,7 @@ from cs_system.part_spans import part_spans
 from cs_system.swarmx.health import WorkReport
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
-from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.sealing import decrypt
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import connect

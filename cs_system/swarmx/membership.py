@@ -22,11 +22,11 @@ from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader, run_token
 from cs_toolkit.files import parse_json, replace_file
 from cs_toolkit.log_lines import LineLimiter
+from cs_toolkit.network.connection import listen, name_of, shut_down
 from cs_toolkit.security.identity import CERTS_VARIABLE
 from cs_toolkit.security.proofs import new_nonce
 from cs_toolkit.security.tls import Credentials, CredentialsError
 from cs_toolkit.security.tls_connection import TlsError, accept, connect
-from cs_toolkit.wire import listen, name_of, shut_down
 
 log = logging.getLogger("cs_system.server")
 

@@ -31,10 +31,11 @@ from cs_system.memoryx.config import MemoryxAddress
 from cs_system.messages import step_from_wire, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit import __version__ as TOOLKIT_VERSION
-from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.network.connection import Connection, PeerGoneError
+from cs_toolkit.network.frames import Fields, FrameError, LineChannel, decode_object
+from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.proofs import derive_key, is_proof, new_nonce, prove
 from cs_toolkit.step import CompiledStep
-from cs_toolkit.wire import Connection, Fields, FrameError, LineChannel, PeerGoneError, decode_object
 
 HANDSHAKE_S = 5.0
 _MAX_LINE_BYTES = 4096

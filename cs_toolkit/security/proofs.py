@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 import secrets
 
-from cs_toolkit.wire import encode_json
+from cs_toolkit.network.frames import encode_json
 
 
 def new_nonce() -> str:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.wire import Buffer
+from cs_toolkit.network.connection import Buffer
 
 TAG_BYTES = 16
 

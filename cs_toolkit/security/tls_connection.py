@@ -17,10 +17,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from cs_toolkit import wire
+from cs_toolkit.network.connection import Buffer, Connection, PeerGoneError, PeerSilentError
+from cs_toolkit.network.connection import connect as connect_plain
+from cs_toolkit.network.frames import ForeignBytesError
 from cs_toolkit.security.identity import Identity
 from cs_toolkit.security.tls import Credentials, digest, explain, pinned_context
-from cs_toolkit.wire import Buffer, Connection, ForeignBytesError, PeerGoneError, PeerSilentError
 
 # One write encrypts at most this many bytes, so that a reading thread waits for the lock no longer than that.
 _WRITE_BYTES = 1 << 18
@@ -44,7 +45,7 @@ def connect(
         OSError: it cannot be reached, or has broken the connection.
         TlsError: the peer uses no TLS, or its certificate is not accepted.
     """
-    connection = wire.connect(address, timeout_s)
+    connection = connect_plain(address, timeout_s)
     if credentials is None:
         return connection
     encrypted = TlsConnection(connection.detach(), credentials.client_context, address[0])
@@ -63,7 +64,7 @@ def connect_pinned(address: tuple[str, int], timeout_s: float, certificate: str)
         OSError: it cannot be reached, or has broken the connection.
         TlsError: the peer uses no TLS, or another certificate.
     """
-    sock = wire.connect(address, timeout_s).detach()
+    sock = connect_plain(address, timeout_s).detach()
     connection = TlsConnection(sock, pinned_context(), address[0])
     try:
         connection.handshake(timeout_s)

@@ -6,8 +6,8 @@ import socket
 import ssl
 from contextlib import suppress
 
-from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S
-from cs_toolkit.wire import break_when_lost, set_tcp_options
+from cs_toolkit.network.connection import break_when_lost, set_tcp_options
+from cs_toolkit.network.liveness import DEFAULT_PEER_TIMEOUT_S
 from csrun.agent.protocol import MAX_HEAD_BYTES, Decoder, Message, ProtocolError, encode
 
 READ_BYTES = 262_144

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cs_toolkit.liveness import SilenceTimer
+from cs_toolkit.network.liveness import SilenceTimer
 from cs_toolkit.security.proofs import is_proof, new_nonce
 from csrun.agent.connection import Connection
 from csrun.agent.log import write_record

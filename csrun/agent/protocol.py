@@ -1,7 +1,7 @@
 """Protocol between the launcher and its agents. Pure: bytes to messages, and messages to bytes.
 
-A frame has a head in JSON and a payload (`cs_toolkit.wire.HeadedFrames`). "kind" in the head names the
-message.
+A frame has a head in JSON and a payload (`cs_toolkit.network.frames.HeadedFrames`). "kind" in the head names
+the message.
 
     launcher                              agent
        | <------------- connect ------------ |
@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+from cs_toolkit.network.frames import FrameError, HeadedFrames, decode_object, encode_json
 from cs_toolkit.security.proofs import prove
-from cs_toolkit.wire import FrameError, HeadedFrames, decode_object, encode_json
 from csrun.errors import CsrunError
 
 # A Start has command and environment: at most about 2 MiB in the kernel, and up to 6 times that as JSON.

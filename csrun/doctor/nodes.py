@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
+from cs_toolkit.network.frames import FrameError, LineChannel
 from cs_toolkit.security.proofs import is_proof
 from cs_toolkit.security.tls_connection import TlsConnection
-from cs_toolkit.wire import FrameError, LineChannel
 from csrun.doctor import Finding
 from csrun.doctor.probe import SECRET_VARIABLE
 from csrun.schedulers.hostlist import compress_hostlist

@@ -19,8 +19,8 @@ def main(
     folder: str, reader: str, shared_file: str, host: str, port: str, certificate: str, *paths: str
 ) -> None:
     """Check the paths and send the result to the doctor as one line of JSON."""
+    from cs_toolkit.network.frames import JsonLines
     from cs_toolkit.security.tls_connection import connect_pinned
-    from cs_toolkit.wire import JsonLines
     from csrun.tasks.place import load_reader
 
     place = load_reader(folder, reader)(os.environ)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from cs_toolkit.liveness import peer_timeout_s
+from cs_toolkit.network.liveness import peer_timeout_s
 from csrun.doctor import Finding
 from csrun.jobs.layout import JobLayout
 from csrun.jobs.registry import KnownJob

@@ -16,8 +16,8 @@ from pydantic import (
     create_model,
 )
 
-from cs_toolkit.liveness import MAX_PEER_TIMEOUT_S, MIN_PEER_TIMEOUT_S
 from cs_toolkit.loader import ConfigError, read_document, validate_document
+from cs_toolkit.network.liveness import MAX_PEER_TIMEOUT_S, MIN_PEER_TIMEOUT_S
 from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import Container, values
 from csrun.site.values import SchedulerKey, scheduler_keys, variables

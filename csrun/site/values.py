@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cs_toolkit.liveness import PEER_TIMEOUT_VARIABLE, parse_peer_timeout
+from cs_toolkit.network.liveness import PEER_TIMEOUT_VARIABLE, parse_peer_timeout
 from csrun.schedulers.registry import BUILT_IN, schedulers
 from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import CONTAINERS, Setting

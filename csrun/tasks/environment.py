@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cs_toolkit.import_hooks import USER_PATHS_VARIABLE
-from cs_toolkit.liveness import PEER_TIMEOUT_VARIABLE
+from cs_toolkit.network.liveness import PEER_TIMEOUT_VARIABLE
 from cs_toolkit.security.identity import CERTS_VARIABLE
 from csrun.site import Site
 from csrun.tasks.place import JOB_VARIABLES

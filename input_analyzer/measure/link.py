@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from cs_toolkit.wire import JsonLines
+from cs_toolkit.network.frames import JsonLines
 
 # Commands of the analyzer to a copy.
 RUN, PAUSE, END = "run", "pause", "end"

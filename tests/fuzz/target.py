@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cs_toolkit.wire import Connection, PeerGoneError
+from cs_toolkit.network.connection import Connection, PeerGoneError
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"

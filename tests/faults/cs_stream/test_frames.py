@@ -13,7 +13,7 @@ from cs_stream.errors import ChecksumError, WorkerLostError
 from cs_stream.frames import HEADER_BYTES, FrameType
 from cs_stream.messages import ErrorCode, Welcome
 from cs_stream.protocol import HelloReceived, ProofReceived, ReadControl, ServerConnection, ServerState
-from cs_toolkit.wire import Connection
+from cs_toolkit.network.connection import Connection
 from tests.loopback import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
 
 LARGE = BatchLayout.of([("image", "float32", (512, 512)), ("label", "int32", (4,))])

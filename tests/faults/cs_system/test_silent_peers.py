@@ -10,7 +10,7 @@ import pytest
 
 from cs_system.client import SystemClient, join_run, parse_address
 from cs_system.errors import ConnectionLostError, ReservationLostError
-from cs_toolkit.liveness import PEER_TIMEOUT_VARIABLE
+from cs_toolkit.network.liveness import PEER_TIMEOUT_VARIABLE
 from tests.systems import running_system
 
 TIMEOUT_S = 3.0

@@ -17,9 +17,9 @@ from cs_system.server.engine_channel import EngineChannel
 from cs_system.server.engine_process import RemoteEngine
 from cs_system.swarmx import protocol as group
 from cs_system.swarmx.health import WorkReport
+from cs_toolkit.network.frames import FrameError, JsonLines
 from cs_toolkit.security.proofs import prove
 from cs_toolkit.step import TensorSpec
-from cs_toolkit.wire import FrameError, JsonLines
 from tests.fuzz.target import Choices, ReplayedConnection, Target, encode_text
 from tests.fuzz.targets.control import INTERFACE, STEPS
 

@@ -9,7 +9,7 @@ from cs_stream.errors import LayoutError
 from cs_stream.frames import FrameBuffer, FrameTags, FrameType, Header
 from cs_stream.messages import Challenge, ErrorCode, Failure, Hello, Welcome
 from cs_stream.protocol import ReadControl, ReadPayload, ServerConnection, ServerState, WorkerConnection
-from cs_toolkit.wire import FrameError
+from cs_toolkit.network.frames import FrameError
 from tests.fuzz.target import Choices, Target, encode_text
 
 SECRET, NONCE = "secret", "the system's nonce"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cs_toolkit.network.frames import FrameError, HeadedFrames, JsonLines
 from cs_toolkit.security.proofs import is_proof
-from cs_toolkit.wire import FrameError, HeadedFrames, JsonLines
 from csrun.agent import protocol
 from tests.fuzz.target import Target
 

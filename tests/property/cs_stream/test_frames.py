@@ -23,7 +23,7 @@ from cs_stream.protocol import (
     WorkerEvent,
     WorkerState,
 )
-from cs_toolkit.wire import FrameError
+from cs_toolkit.network.frames import FrameError
 
 # The same examples in every run; no limit on the time of one, since the machine may be busy.
 repeatable = settings(derandomize=True)

@@ -18,7 +18,7 @@ from cs_stream.protocol import (
     WorkerConnection,
     WorkerState,
 )
-from cs_toolkit.wire import FrameError
+from cs_toolkit.network.frames import FrameError
 
 # The same examples in every run; no limit on the time of one, since the machine may be busy.
 repeatable = settings(derandomize=True, deadline=None, max_examples=400)

@@ -33,7 +33,7 @@ from cs_stream.protocol import (
     WorkerConnection,
     WorkerState,
 )
-from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError
+from cs_toolkit.network.frames import ForeignBytesError, FrameError, VersionError
 
 PAYLOAD_BYTES = 192
 SECRET, NONCE = "secret", "the system's nonce"

@@ -11,7 +11,7 @@ from cs_system.errors import ConnectionLostError
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.transport import PROTOCOL_VERSION, server_options
-from cs_toolkit.liveness import PEER_TIMEOUT_VARIABLE
+from cs_toolkit.network.liveness import PEER_TIMEOUT_VARIABLE
 
 LOST = r"broke \(it has not answered for 3 s, except for pings\); see its log"
 

@@ -7,10 +7,10 @@ import pytest
 
 from cs_system.errors import NotAllowedError
 from cs_system.security import Caller, check_system_peer, internal_credentials
+from cs_toolkit.network.connection import Connection, PeerGoneError
 from cs_toolkit.security.identity import Identity
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import TlsConnection
-from cs_toolkit.wire import Connection, PeerGoneError
 from tests.certificates import SiteCertificates
 
 REMOTE = "ipv4:10.0.0.9:4711"

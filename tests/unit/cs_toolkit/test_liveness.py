@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 
 from cs_toolkit.errors import UsageError
-from cs_toolkit.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer, parse_peer_timeout, peer_timeout_s
+from cs_toolkit.network.liveness import (
+    DEFAULT_PEER_TIMEOUT_S,
+    SilenceTimer,
+    parse_peer_timeout,
+    peer_timeout_s,
+)
 
 
 def lines_due(timer: SilenceTimer, start_s: float, end_s: float) -> list[float]:

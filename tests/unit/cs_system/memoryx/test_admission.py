@@ -19,7 +19,8 @@ from cs_system.memoryx import admission
 from cs_system.memoryx.admission import Admission
 from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig
 from cs_system.memoryx.protocol import FrameChannel, FrameType, Header, admit, greet
-from cs_toolkit.wire import Connection, ForeignBytesError, PeerGoneError, connect
+from cs_toolkit.network.connection import Connection, PeerGoneError, connect
+from cs_toolkit.network.frames import ForeignBytesError
 from tests.processes import wait_until
 
 from .streamed_steps import Streamed, running_memoryx

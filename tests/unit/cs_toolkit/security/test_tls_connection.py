@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from cs_toolkit.network.connection import Connection, PeerGoneError, PeerSilentError, listen
+from cs_toolkit.network.connection import connect as wire_connect
 from cs_toolkit.security.identity import Identity
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import TlsConnection, TlsError, accept, connect
-from cs_toolkit.wire import Connection, PeerGoneError, PeerSilentError, listen
-from cs_toolkit.wire import connect as wire_connect
 from tests.certificates import SiteCertificates
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from cs_toolkit.network.frames import HeadedFrames
 from cs_toolkit.security.proofs import is_proof
-from cs_toolkit.wire import HeadedFrames
 from csrun.agent.protocol import (
     MAX_PAYLOAD_BYTES,
     Credit,

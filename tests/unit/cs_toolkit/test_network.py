@@ -13,21 +13,16 @@ from enum import IntEnum
 
 import pytest
 
-from cs_toolkit.wire import (
-    Connection,
+from cs_toolkit.network.connection import Connection, PeerGoneError, PeerSilentError, connect, listen, name_of
+from cs_toolkit.network.frames import (
     Fields,
     ForeignBytesError,
     FrameError,
     HeadedFrames,
     HeaderFormat,
     JsonLines,
-    PeerGoneError,
-    PeerSilentError,
     VersionError,
-    connect,
     decode_object,
-    listen,
-    name_of,
 )
 from tests.processes import wait_until
 
@@ -54,12 +49,14 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def test_the_module_needs_nothing_but_the_standard_library() -> None:
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import cs_toolkit.wire; print(*sys.modules)"
+def test_the_modules_need_nothing_but_the_standard_library() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import cs_toolkit.network.frames; print(*sys.modules)"
+    )
     root = sys.modules["cs_toolkit"].__path__[0].rpartition("/")[0]
     command = [sys.executable, "-I", "-S", "-c", program, root]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
-    assert "cs_toolkit.wire" in loaded
+    assert {"cs_toolkit.network.connection", "cs_toolkit.network.frames"} <= set(loaded)
     assert not {"logging", "numpy", "asyncio", "ssl"} & set(loaded)
 
 

@@ -1,0 +1,1 @@
+"""Connections over sockets, frames of protocols, and silence of peers."""

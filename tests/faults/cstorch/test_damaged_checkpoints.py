@@ -227,3 +227,39 @@ def test_hostile_files_are_refused(tmp_path: Path, change: Callable[[h5py.File],
     with pytest.raises(CheckpointError, match=re.escape(str(path))):
         cp.load(path)
     assert time.monotonic() - began < SECONDS
+
+
+def _old_file(path: Path) -> bytes:
+    """Write a checkpoint of version 0.4, whose superblock has no checksum; return its content."""
+    with h5py.File(path, "w", libver="earliest") as file:
+        file.attrs["__version__"] = 0.4
+        for name in ("a", "b"):
+            file[name] = np.ones(3)
+            file[name].attrs["__H5_TYPE__"] = "TorchTensorH5Type"
+    return path.read_bytes()
+
+
+def test_a_gigabyte_after_the_end_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "old.mdl"
+    content = _old_file(path)
+    with path.open("r+b") as file:
+        file.truncate(len(content) + (1 << 30))
+    began_s = time.process_time()
+    assert list(cp.load(path)) == ["a", "b"]
+    assert time.process_time() - began_s < 0.5
+
+
+def test_heaps_that_overlap_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.mdl"
+    content = bytearray(_old_file(path))
+    heap = b"GCOL\x01\0\0\0" + (1 << 30).to_bytes(8, "little") + (1).to_bytes(16, "little")
+    size = 64 << 20
+    content[40:48] = size.to_bytes(8, "little")  # the end of the file
+    content += heap * 200_000
+    path.write_bytes(content)
+    with path.open("r+b") as file:
+        file.truncate(size)
+    began_s = time.process_time()
+    with pytest.raises(CheckpointError, match="heaps of texts overlap"):
+        cp.load(path)
+    assert time.process_time() - began_s < SECONDS

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from cs_runtime.errors import ModelDirError
 from cs_runtime.files import write_failure_cause, write_text
@@ -29,6 +29,9 @@ _PARTIAL = ".saving-"
 
 # Checkpoints that this process has found to be damaged.
 _damaged: set[str] = set()
+
+# Names, sizes and times of the files of a checkpoint.
+_Files: TypeAlias = tuple[tuple[str, int, int], ...]
 
 # Characters that TensorFlow takes for a pattern.
 _PATTERN = frozenset("*?[\\")
@@ -51,7 +54,7 @@ def latest_checkpoint(model_dir: Path | str) -> str | None:
         problem = _find_damage(prefix)
         if problem is None:
             for damaged, cause in problems.items():
-                log.warning("checkpoint '%s' is damaged (%s): using '%s' instead", damaged, cause, prefix)
+                _warn_of_damage(damaged, _files_of(damaged), cause, prefix)
             return prefix
         problems[prefix] = problem
     state = Path(model_dir) / STATE_FILE
@@ -103,15 +106,24 @@ def _find_damage(prefix: str) -> str | None:
     """Compare all tensors of a checkpoint with their checksums; return the first difference, or None."""
     if not checkpoint_exists(prefix):
         return "its index file is missing"
+    return _find_damage_of(prefix, _files_of(prefix))
+
+
+def _files_of(prefix: str) -> _Files:
     path = Path(prefix)
     files = ((file.name, file.stat()) for file in sorted(path.parent.glob(f"{glob.escape(path.name)}.*")))
-    return _find_damage_of(prefix, tuple((name, found.st_size, found.st_mtime_ns) for name, found in files))
+    return tuple((name, found.st_size, found.st_mtime_ns) for name, found in files)
 
 
-# Several calls of a program look for the newest checkpoint: it is read once. The files are an argument so
-# that a changed checkpoint is read again.
+# Several calls of a program look for the newest checkpoint: it is read once, and a damaged one gets one line.
+# The files are an argument so that a changed checkpoint is read again.
 @lru_cache(maxsize=64)
-def _find_damage_of(prefix: str, files: tuple[tuple[str, int, int], ...]) -> str | None:
+def _warn_of_damage(damaged: str, files: _Files, cause: str, intact: str) -> None:
+    log.warning("checkpoint '%s' is damaged (%s): using '%s' instead", damaged, cause, intact)
+
+
+@lru_cache(maxsize=64)
+def _find_damage_of(prefix: str, files: _Files) -> str | None:
     import tensorflow as tf
 
     try:

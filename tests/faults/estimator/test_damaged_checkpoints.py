@@ -85,6 +85,19 @@ def test_training_resumes_from_the_one_before(tiny: Tiny, tiny_input: InputFn, t
     assert damaged.get_variable_value("global_step") == 6
 
 
+def test_a_damaged_checkpoint_gets_one_warning(
+    tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture
+) -> None:
+    estimator = tiny(keep_checkpoint_max=3)
+    _train(estimator, tiny_input, 1, 2)
+    data = Path(f"{estimator.latest_checkpoint()}.data-00000-of-00001")
+    data.write_bytes(data.read_bytes()[:-4] + b"????")
+    caplog.clear()
+    estimator.train(tiny_input, max_steps=4)
+    estimator.evaluate(tiny_input, steps=1, checkpoint_path=str(Path(estimator.model_dir) / "model.ckpt-1"))
+    assert caplog.text.count("is damaged") == 1
+
+
 def _remove_index(prefix: Path) -> None:
     Path(f"{prefix}.index").unlink()
 

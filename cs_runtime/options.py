@@ -13,7 +13,7 @@ from cs_toolkit.execution_options import ExecutionOptions
 
 log = logging.getLogger("cs_runtime")
 
-# What a run does, as the `--mode` flag of programs spells it.
+# The mode of a run, as the `--mode` flag of programs spells it.
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 
 # Directory for compile artifacts on the original's appliance.
@@ -43,7 +43,7 @@ class RunSettings:
     """Options of one compile, training or inference run.
 
     Attributes:
-        mode: What the run does.
+        mode: The kind of run.
         model_dir: Directory for checkpoints and run files.
         batch_size: Samples in one batch.
         compile_dir: Directory for artifacts; `model_dir` when None.

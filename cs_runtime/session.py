@@ -124,7 +124,7 @@ def prime(session: Session, task: TaskInfo, timeline: Timeline, check: Callable[
         session: Session of the run.
         task: This task.
         timeline: Records the phase.
-        check: Called periodically; what it raises ends the wait (`run_in_process_worker`).
+        check: Called periodically; an exception that it raises ends the wait (`run_in_process_worker`).
     """
     wait_log = WaitLog()
 

@@ -356,7 +356,7 @@ class ServerConnection:
             self._send_credit_if_low()
 
     # A later CREDIT replaces an earlier one, so the newest is enough: new credit is held back while it is
-    # less than what the worker has left. So a worker never waits for credit that exists, and gets about two
+    # less than the worker has left. So a worker never waits for credit that exists, and gets about two
     # CREDIT for each window of batches.
     def _send_credit_if_low(self) -> None:
         new, left = self._grantable - self.limit, self.limit - self.next_seq

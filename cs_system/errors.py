@@ -430,7 +430,7 @@ class EngineLostError(CsSystemError):
         """Make the error for a process that has ended.
 
         Args:
-            doing: What it was asked for.
+            doing: The requested operation.
             code: Its exit code, -N for signal N; None if that is not known.
             has_state: Whether state is lost.
         """

@@ -38,7 +38,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 class ToolkitError(Exception):
     """An expected failure: the message is for the user, without a traceback.
 
-    The message says what was given, what was expected and what to do. `exit_code` is the exit status of a
+    The message states the given value, the expected one and what to do. `exit_code` is the exit status of a
     command that ends with the error.
     """
 
@@ -61,7 +61,7 @@ class ProgramFault:
 
     Attributes:
         kind: "unknown operation", "element type", "dynamic shape" or "usage".
-        message: one line about what was given and expected.
+        message: one line with the given and the expected value.
         op: the framework's type of the operation.
         node: name of the operation.
         shape: of its first result; None for unknown sizes.

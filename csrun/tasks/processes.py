@@ -1,7 +1,7 @@
 """Processes of this machine: start tasks so that they cannot outlive the job, and find remaining processes.
 
 Linux only. Three mechanisms together leave no orphaned process: the launcher is the subreaper of its
-descendants, the kernel kills every task when the launcher dies, and a guard process kills what is left.
+descendants, the kernel kills every task when the launcher dies, and a guard process kills the remaining ones.
 The agent of a task on a node (csrun/agent) does the same for its task; "launcher" means either of them here.
 """
 

@@ -71,7 +71,7 @@ class TracedStep:
 class StepTracing:
     """A step that is being traced, from construction until `end` or `abandon`.
 
-    Everything that happens to tensors of the device in between is recorded, whoever calls it.
+    Everything that happens to tensors of the device in between is recorded, regardless of the caller.
 
     Args:
         inputs: the tensors of a batch, in the order in which they are streamed.

@@ -403,7 +403,7 @@ def _member_credentials(group: GroupFile) -> Credentials | None:
     """Return the credentials of a member; None if the leader uses no TLS.
 
     Raises:
-        GroupError: there are none.
+        GroupError: there are none, or they are those of a user.
     """
     if not group.encrypted:
         return None
@@ -415,6 +415,17 @@ def _member_credentials(group: GroupFile) -> Credentials | None:
         raise GroupError(
             f"the CS system at {group.host}, which leads the group, uses TLS: expected the certificate of "
             f"this system (--certs=DIR or {CERTS_VARIABLE})"
+        )
+    from cs_toolkit.security.certificates import CertificateError, read_certificate  # X.509, for TLS only
+
+    try:
+        identity = read_certificate(credentials.certificate).identity
+    except CertificateError as error:
+        raise GroupError(str(error)) from None
+    if identity.role != "system":  # the leader only closes the connection
+        raise GroupError(
+            f"{credentials.certificate}: got the certificate of {identity}, expected that of a CS system "
+            "(`cs_system certs issue --system=HOST`)"
         )
     return credentials
 

@@ -20,7 +20,8 @@ from cs_system.errors import BadOptionError, GroupError, WaferLostError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import HostPool
-from cs_system.swarmx.membership import GroupConfig, GroupFile, GroupLeader, find_group
+from cs_system.swarmx.membership import GroupConfig, GroupFile, GroupLeader, find_group, join_group
+from tests.certificates import SiteCertificates
 from tests.processes import is_running, wait_until
 from tests.systems import parts_of
 
@@ -190,3 +191,11 @@ def test_addresses_that_other_hosts_cannot_reach(
     assert done.returncode == 2
     assert fault in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_member_with_the_certificate_of_a_user_ends_immediately(tmp_path, monkeypatch):
+    user = SiteCertificates(tmp_path / "site").user
+    monkeypatch.setenv("CS_CERTS", str(user.directory))
+    GroupFile("127.0.0.1", 1, "token", encrypted=True).write(tmp_path / "group.json")
+    with pytest.raises(GroupError, match="got the certificate of user alice, expected that of a CS system"):
+        join_group(tmp_path / "group.json", 1, timeout_s=5.0)

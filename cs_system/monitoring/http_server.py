@@ -17,15 +17,19 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import uvicorn
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from cs_system.address import is_loopback
 from cs_system.errors import PortInUseError
 from cs_system.monitoring.board import Board
 from cs_system.monitoring.metrics import make_registry
@@ -99,7 +103,9 @@ class StatusServer:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                _WithHeaders(make_app(board, lambda: self._server.should_exit)),
+                _Guarded(
+                    make_app(board, lambda: self._server.should_exit), tls is None and is_loopback(host)
+                ),
                 loop="asyncio",  # another one would accept connections past `_Listener`
                 http=cast(type[asyncio.Protocol], functools.partial(_LimitedProtocol, self._socket)),
                 backlog=MAX_CONNECTIONS,
@@ -228,19 +234,41 @@ class _LimitedProtocol(H11Protocol):
             self.transport.abort()
 
 
-class _WithHeaders:
-    """Adds the headers to every response of an application, whatever it answers."""
+class _Guarded:
+    """An application with the headers in all of its responses.
 
-    def __init__(self, app: Starlette) -> None:
+    Args:
+        app: The application.
+        is_private: It answers only requests for a loopback address.
+    """
+
+    def __init__(self, app: Starlette, is_private: bool) -> None:
         self._app = app
+        self._is_private = is_private
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        app: ASGIApp = self._app
+        # A web site whose name resolves to a loopback address could read the page in its visitors' browsers.
+        asked = Headers(scope=scope).get("host", "localhost")
+        if self._is_private and not is_loopback(_host_name(asked)):
+            text = f"got a request for the host {asked!r:.200}, expected localhost or a loopback address\n"
+            app = PlainTextResponse(text, 421)
+
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *_ENCODED_HEADERS]
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        await app(scope, receive, send_with_headers)
+
+
+def _host_name(host: str) -> str:
+    """Return the name in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def make_app(board: Board, is_ending: Callable[[], bool]) -> Starlette:

@@ -97,6 +97,21 @@ def test_errors_have_the_security_headers_too(server):
     assert response.getheader("content-security-policy") == HEADERS["Content-Security-Policy"]
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9080", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9080", 200),
+        ("site.example", 421),
+        ("127.0.0.1.site.example:9080", 421),
+        ("[", 421),
+    ],
+)
+def test_a_page_on_loopback_answers_no_other_host(server, host, status):
+    assert get(server, "/status.json", Host=host)[0].status == status
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_the_page_is_read_only(server, method):
     assert get(server, "/", method)[0].status == 405

@@ -19,7 +19,7 @@ from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import CONTAINERS, Setting
 
 MAX_COUNT = 10**9 - 1
-_NAME = re.compile(r"[^\s,]+")
+_NAME = re.compile(r"[^\s,\x00-\x1f\x7f-\x9f]+")
 
 
 def parse_count(text: str, minimum: int = 1) -> int | None:

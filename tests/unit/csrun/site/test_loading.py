@@ -160,6 +160,7 @@ def test_systems_next_to_cs_ip_have_no_effect(tmp_path: Path) -> None:
     ("text", "environment", "problem"),
     [
         ("systems: [a, 'b:0']", {}, "expected HOST or HOST:PORT"),
+        ('systems: ["a\\e]2;b\\a"]', {}, "expected HOST or HOST:PORT"),
         ("systems: ['']", {}, "expected addresses that are not empty"),
         ("systems: a", {}, "expected a list of texts"),
         ("def_nodes: 1", {"CS_SYSTEMS": "a,,b"}, "expected addresses that are not empty"),

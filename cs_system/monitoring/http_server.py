@@ -36,6 +36,7 @@ from cs_system.monitoring.metrics import make_registry
 from cs_system.monitoring.page import FOLDER, Page
 from cs_toolkit.log_lines import LineLimiter
 from cs_toolkit.security.tls import Credentials
+from cs_toolkit.wire import shut_down
 
 log = logging.getLogger("cs_system.server")
 
@@ -170,7 +171,7 @@ class _Listener(socket.socket):
             raise BlockingIOError from None
         self._handshakes = [each for each in self._handshakes if each.fileno() >= 0]
         if len(self._handshakes) >= MAX_HANDSHAKES:
-            self._handshakes.pop(0).shutdown(socket.SHUT_RDWR)
+            shut_down(self._handshakes.pop(0))
         self._handshakes.append(sock)
         if next(self._accepted) % _COLLECT_EVERY == 0:
             gc.collect()

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import ssl
+import struct
 import time
 import weakref
 from asyncio import sslproto
@@ -283,6 +284,19 @@ def test_idle_tls_handshakes_neither_keep_browsers_out_nor_use_up_descriptors(bo
             assert connection.recv(100) == b""
         wait_until(lambda: _count_descriptors() <= before + len(idle) + 8)
         check_answer(server)
+
+
+def test_a_peer_that_resets_its_connection_in_the_handshake_does_not_keep_the_next_one_out(monkeypatch):
+    monkeypatch.setattr(http_server, "MAX_HANDSHAKES", 1)
+    with closing(http_server._Listener(socket.create_server(("127.0.0.1", 0)).detach())) as listener:
+        first = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        first.close()
+        with closing(accepted), closing(socket.create_connection(listener.getsockname())) as second:
+            sock, peer = listener.accept()
+            sock.close()
+            assert peer == second.getsockname()
 
 
 def test_failed_handshakes_leave_no_memory(board, tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import uvicorn
+from cs_toolkit.wire import shut_down
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -36,7 +37,6 @@ from cs_system.monitoring.metrics import make_registry
 from cs_system.monitoring.page import FOLDER, Page
 from cs_toolkit.log_lines import LineLimiter
 from cs_toolkit.security.tls import Credentials
-from cs_toolkit.wire import shut_down
 
 log = logging.getLogger("cs_system.server")
 

@@ -30,7 +30,7 @@ WIDTH = 100
 README_LINES = 150
 PICTURE_BYTES = 200_000
 LAUNCHERS = ("csrun_cpu", "csrun_wse", "cs_input_analyzer")
-SAMPLES = {"IP:PORT": "127.0.0.1:9000"}
+SAMPLES = {"/scratch": "/tmp", "IP:PORT": "127.0.0.1:9000"}
 """What a reader puts in the place of a word."""
 
 COMMANDS: dict[str, Callable[[], click.Command]] = {

@@ -20,7 +20,6 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import uvicorn
-from cs_toolkit.wire import shut_down
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -36,6 +35,7 @@ from cs_system.monitoring.board import Board
 from cs_system.monitoring.metrics import make_registry
 from cs_system.monitoring.page import FOLDER, Page
 from cs_toolkit.log_lines import LineLimiter
+from cs_toolkit.network.connection import shut_down
 from cs_toolkit.security.tls import Credentials
 
 log = logging.getLogger("cs_system.server")

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from cs_runtime.errors import ModelDirError
 from cs_runtime.requeue import leave_for_requeue
 from cs_toolkit.garbage import infrequent_collection
 from cstorch.errors import ClosureError, LoopLeftError, StateUnavailableError, StepError
@@ -352,10 +353,12 @@ class Loop(ProgramLoop):
     def _end(self, ended: Ending) -> None:
         self._fetch()
         execution, self._execution = self._execution, None
-        if execution is not None:
-            execution.close(ended=ended)
-        self._continue_training()
-        self._own(None)
+        try:
+            if execution is not None:
+                execution.close(ended=ended)
+        finally:
+            self._continue_training()
+            self._own(None)
 
     def _continue_training(self) -> None:
         """Restore the step count of the training run after an evaluation, which counts its own steps."""
@@ -388,6 +391,9 @@ class Loop(ProgramLoop):
         except StateUnavailableError:
             self.abandon(None)
             self._own(_Lost(self.completed, self.checkpoints))
+        except ModelDirError as error:
+            # Python cannot raise an error while it closes a generator: it would print a traceback.
+            log.error("the result of the run is not recorded: %s", error)
 
     def abandon(self, error: BaseException | None) -> None:
         """End the run after an error without fetching the state."""

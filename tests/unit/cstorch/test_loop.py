@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from itertools import islice, pairwise
 from pathlib import Path
@@ -417,6 +419,28 @@ def test_a_loop_that_is_left_early_keeps_the_state_where_it_may_be_read(
     assert summary(tmp_path)["status"] == "left"
     base.report_unfinished(caught.value)
     assert (summary(tmp_path)["status"], summary(tmp_path)["error"]["type"]) == ("failed", "KeyError")
+
+
+def test_a_loop_that_is_left_with_a_full_disk_logs_it(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write_to_full_disk(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    configure(checkpoint_steps=5)
+    model = cstorch.compile(new_model())
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    for i, batch in enumerate(DataLoader(data, num_steps=STEPS), start=1):
+        step(batch)
+        if i == 10:
+            monkeypatch.setattr("cs_runtime.files.replace_file", write_to_full_disk)
+            break
+    assert not raised
+    assert "the result of the run is not recorded" in caplog.text
+    assert "No space left on device" in caplog.text
+    assert total(model) == pytest.approx(by_torch()[1][10], rel=1e-6)
 
 
 def test_a_loop_runs_one_step_function_once_a_turn(configure: Configure) -> None:

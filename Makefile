@@ -32,8 +32,9 @@ fuzz: .venv/.complete ## parsers of network and files, with random input for SEC
 	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .[fuzz]
 	$(VENV_PYTHON) -m tests.fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
-soak: .venv/.complete ## the long fault and load tests, and many more examples of properties
-	$(VENV_PYTHON) -m pytest -m soak
+soak: .venv/.complete ## the long tests: FAULTS=1000 random ones, jobs for MINUTES=30, more examples of properties
+	SOAK_FAULTS=$(or $(FAULTS),1000) SOAK_MINUTES=$(or $(MINUTES),30) $(VENV_PYTHON) -m pytest -m soak \
+		-o faulthandler_timeout=3600
 	$(VENV_PYTHON) -m pytest tests/property --numprocesses=auto --hypothesis-profile=thorough
 
 bench: .venv/.complete ## the benchmarks; prints ratios and writes docs/benchmarks.md

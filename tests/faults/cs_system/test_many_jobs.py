@@ -6,7 +6,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,12 +101,8 @@ def steps() -> Streamed:
     return wide_network()
 
 
-@pytest.mark.skipif(not _SHM.is_dir(), reason="needs a file system that nothing else fills")
-@pytest.mark.parametrize("serves_memoryx", [False, True], ids=["own MemoryX", "standing MemoryX"])
-@pytest.mark.parametrize("rounds", [3, pytest.param(7, marks=pytest.mark.soak)])
-def test_jobs_leave_nothing(
-    rounds: int, serves_memoryx: bool, steps: Streamed, linear, helpers, tmp_path: Path
-) -> None:
+def make_jobs(steps: Streamed, linear, helpers) -> Callable[[RunningSystem, str, str], None]:
+    """Return a function that runs a job of a kind, with a name, on a system."""
     source = StepSource(steps)
     streamed_batches = [tuple(np.asarray(array, np.float32) for array in batch) for batch in steps.batches]
 
@@ -129,15 +125,32 @@ def test_jobs_leave_nothing(
         assert workers.errors == {}
         helpers.wait_for_state(system, "IDLE")
 
+    return run_job
+
+
+def start_services(
+    stack: ExitStack, directory: Path, folder: Path, serves_memoryx: bool
+) -> tuple[RunningSystem, list[int]]:
+    """Return a system that stores weights in a directory, and the processes: its own, perhaps a MemoryX."""
+    flags, pids = [f"--memoryx-dir={directory}", "--num-csx=2"], []
+    if serves_memoryx:
+        memoryx, (host, port, _) = stack.enter_context(running_memoryx(directory))
+        flags.append(f"--memoryx={host}:{port}")
+        pids.append(memoryx.pid)
+    system = stack.enter_context(running_system(folder, flags))
+    return system, [*pids, system.process.pid]
+
+
+@pytest.mark.skipif(not _SHM.is_dir(), reason="needs a file system that nothing else fills")
+@pytest.mark.parametrize("serves_memoryx", [False, True], ids=["own MemoryX", "standing MemoryX"])
+@pytest.mark.parametrize("rounds", [3, pytest.param(7, marks=pytest.mark.soak)])
+def test_jobs_leave_nothing(
+    rounds: int, serves_memoryx: bool, steps: Streamed, linear, helpers, tmp_path: Path
+) -> None:
+    run_job = make_jobs(steps, linear, helpers)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_SHM, prefix="memoryx-")))
-        flags, pids = [f"--memoryx-dir={directory}", "--num-csx=2"], []
-        if serves_memoryx:
-            memoryx, (host, port, _) = stack.enter_context(running_memoryx(directory))
-            flags.append(f"--memoryx={host}:{port}")
-            pids.append(memoryx.pid)
-        system = stack.enter_context(running_system(tmp_path, flags))
-        pids.append(system.process.pid)
+        system, pids = start_services(stack, directory, tmp_path, serves_memoryx)
         first: Figures | None = None
         for number in range(rounds):
             for kind in _KINDS:
@@ -159,3 +172,74 @@ def test_jobs_leave_nothing(
 
         # The last job's parts may be ending.
         wait_until(is_flat, lambda: (first, _figures(pids, directory)), 20.0)
+
+
+def _lasting_figures(pids: Sequence[int]) -> dict[tuple[int, str], int]:
+    """Return bytes of anonymous memory, descriptors and mappings of processes and their children."""
+    found = {}
+    for root in pids:
+        for pid in (root, *descendants_of(root)):
+            with suppress(OSError):
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                # Not its proportional share, which rises when pages are no longer shared with a child.
+                found[pid, "bytes"] = int(rollup.partition("Anonymous:")[2].split()[0]) << 10
+                found[pid, "descriptors"] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+                found[pid, "mappings"] = len(Path(f"/proc/{pid}/maps").read_text().splitlines())
+    return found
+
+
+def _rises(values: Sequence[int]) -> bool:
+    """Return whether values rise all the time: of distant pairs, nearly all do.
+
+    A step, such as another arena of an allocator, raises seven eighths of the pairs in the worst case.
+    """
+    distance = max(1, len(values) // 3)
+    pairs = [(early, late) for i, early in enumerate(values) for late in values[i + distance :]]
+    return sum(late > early for early, late in pairs) > 0.95 * len(pairs)
+
+
+def test_what_counts_as_a_rise() -> None:
+    noise = [int(value) for value in np.random.default_rng(1).integers(0, 1000, 300)]
+    assert not _rises(noise)
+    assert not _rises([value + 5000 * (i > 150) for i, value in enumerate(noise)])
+    assert _rises([value + 20 * i for i, value in enumerate(noise)])
+    assert not _rises([7] * 300)
+    assert _rises([7 + i // 10 for i in range(300)])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(24 * 3600)
+def test_resources_stay_flat(steps: Streamed, linear, helpers, tmp_path: Path, capsys) -> None:
+    """Jobs of all kinds in sequence, for SOAK_MINUTES: no figure of a process that outlives them rises."""
+    run_job = make_jobs(steps, linear, helpers)
+    deadline_s = time.monotonic() + 60 * float(os.environ.get("SOAK_MINUTES", "30"))
+    directory, temporary = tmp_path / "memoryx", tmp_path / "tmp"
+    for folder in (directory, temporary):
+        folder.mkdir()
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        system, pids = start_services(stack, directory, tmp_path, True)
+        run_job(system, "pipelined", "first")
+        settled = _settled(pids, directory)
+        shared = {path.name for path in _SHM.iterdir()}
+        samples: list[dict[tuple[int, str], int]] = []
+        while time.monotonic() < deadline_s or len(samples) < 30:
+            for kind in _KINDS:
+                run_job(system, kind, f"job-{len(samples)}-{kind.replace(' ', '-')}")
+            samples.append(_lasting_figures(pids))
+        lasting = [key for key in samples[0] if all(key in sample for sample in samples)]
+        assert {pid for pid, _ in lasting} >= set(pids)
+        with capsys.disabled():
+            print(f"\n{len(_KINDS) * len(samples)} jobs")
+            for pid, figure in lasting:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                values = [sample[pid, figure] for sample in samples]
+                parts = [int(np.median(part)) for part in np.array_split(values, 4)]
+                print(f"{name} {pid}: {figure} {parts}")
+        begin = len(samples) // 4  # caches fill first
+        rising = [key for key in lasting if _rises([sample[key] for sample in samples[begin:]])]
+        assert not rising, {key: [sample[key] for sample in samples] for key in rising}
+        last = _settled(pids, directory)
+        assert (last.processes, last.files) == (settled.processes, settled.files)
+        assert not [path for folder in (directory, temporary) for path in folder.rglob("*") if path.is_file()]
+        assert {path.name for path in _SHM.iterdir()} <= shared

@@ -48,7 +48,11 @@ from cs_toolkit.security.tls_connection import connect
 _GREETING_S = 60.0
 _AXIS = "csx"
 _POLL_S = 0.01
-_JAX_HEARTBEAT_S = 100
+# JAX measures the silence of wafers with the wall clock: it would abort a group when the clock of its machine
+# is set, or continues after the machine was suspended. So JAX never does: 23 days are fewer than 2**31 ms,
+# and a clock that is set back, a silence of 2**64 ms, ends no group with recoverable members.
+# HeartbeatMonitor notices silent wafers.
+_JAX_HEARTBEAT_S = 2_000_000
 
 # JAX has no annotation for it.
 _block_until_ready: Callable[[Any], Any] = jax.block_until_ready
@@ -300,15 +304,14 @@ class GroupDevices:
         # public name for this setting.
         _jax.make_gloo_tcp_collectives = partial(_make_gloo, hostname=address)
         settings.update("jax_cpu_collectives_implementation", "gloo")
+        settings.update("jax_enable_recoverability", True)
         meeting = parse_address(coordinator)
         options = {}
         if rank:
             wait_for_listener(meeting)  # if nobody listens, the error comes from JAX
         elif is_loopback(meeting.host):
             options["coordinator_bind_address"] = coordinator
-        # JAX aborts a group after this time; a wafer that is silent for less may return.
-        heartbeat_s = max(_JAX_HEARTBEAT_S, round(2 * peer_timeout_s(os.environ)))
-        _initialize(coordinator, count, rank, heartbeat_timeout_seconds=heartbeat_s, **options)
+        _initialize(coordinator, count, rank, heartbeat_timeout_seconds=_JAX_HEARTBEAT_S, **options)
         mesh = Mesh(np.array(_devices()), (_AXIS,))
         self.whole: Any = NamedSharding(mesh, _PartitionSpec())
         self.by_sample: Any = NamedSharding(mesh, _PartitionSpec(_AXIS))

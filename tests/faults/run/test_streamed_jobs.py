@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from cs_system.client import SystemClient, parse_address
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from tests.processes import is_running, listening_sockets, wait_until
 from tests.systems import RunningSystem, descendants_of, parts_of, running_system
+from tests.wall_clock import WallClock
 
 from .training_jobs import (
     assert_equal_bit_for_bit,
@@ -213,6 +215,27 @@ def test_a_wafer_that_hangs_is_named_and_the_job_continues(
     assert "CS system 2 of 2 answers again" in streaming.system.log()
     assert_equal_bit_for_bit(expected, tmp_path, STEPS)
     check_nothing_is_left(streaming)
+
+
+@pytest.mark.skipif(WallClock.COMPILER is None, reason="a clock that jumps needs a C compiler")
+def test_a_clock_that_is_set_disturbs_no_group(
+    streaming: Streaming, whole: Callable[[int], Path], tmp_path: Path
+) -> None:
+    expected, server = whole(2), tmp_path / "server"
+    server.mkdir()
+    clock = WallClock(tmp_path)
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in clock.environment().items():
+                patch.setenv(name, value)
+            system = stack.enter_context(running_system(server, ["--num-csx=2"]))
+        job = launch(system, tmp_path, STEPS, FAULT="slow", NUM_CSX="2")
+        for step, hours in ((20, 5), (40, -5), (60, 24)):
+            wait_for_log(tmp_path, f"saved step {step}$", job)
+            clock.jump(3600 * hours)
+        code, output = finish(job)
+        assert code == 0, output + system.log()
+    assert_equal_bit_for_bit(expected, tmp_path, STEPS)
 
 
 def limit_files(pid: int, limits: tuple[int, int]) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from tests.processes import kill_processes, list_processes, wait_until
 from tests.slurm.cluster import SlurmCluster
+from tests.wall_clock import WallClock
 
 from .cases import LAST_STEP, Case, Fault
-from .site import Clock, Site
+from .site import Site
 
 ROOT = Path(__file__).parents[3]
 STEP_S = 0.02
@@ -138,7 +139,7 @@ class Attempt:
                 found.append(f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().split(bytes(1))}")
         return [*found, self.output[-3000:]]
 
-    def strike(self, fault: Fault, clocks: dict[str, Clock]) -> bool:
+    def strike(self, fault: Fault, clocks: dict[str, WallClock]) -> bool:
         """Do what a fault says; return False if its victim does not exist now."""
         match fault.kind:
             case "kill" | "terminate":

@@ -7,7 +7,6 @@ the bytes, until it cuts or damages them. All keep their ports when they are sta
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -113,33 +112,6 @@ class Network:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
-
-
-class Clock:
-    """The wall clock of the processes with its environment; their monotonic clock is the real one.
-
-    Args:
-        directory: For the library that these processes load, and for its offset.
-    """
-
-    COMPILER = shutil.which("cc")
-
-    def __init__(self, directory: Path) -> None:
-        self._library, self._file = directory / "clock.so", directory / "offset"
-        source = Path(__file__).with_name("clock.c")
-        assert self.COMPILER is not None
-        flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(self._library)]
-        subprocess.run([self.COMPILER, *flags, str(source)], check=True)
-        self._file.write_bytes(struct.pack("=q", 0))
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables of its processes."""
-        return {"LD_PRELOAD": str(self._library), "SOAK_CLOCK": str(self._file)}
-
-    def jump(self, seconds: float) -> None:
-        """Set the clock to the real time and some seconds."""
-        with self._file.open("r+b", buffering=0) as file:  # which processes have mapped
-            file.write(struct.pack("=q", round(1e9 * seconds)))
 
 
 class Site:

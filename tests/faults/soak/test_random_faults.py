@@ -18,10 +18,11 @@ import pytest
 
 from tests.certificates import SiteCertificates
 from tests.slurm.cluster import SlurmCluster, missing_programs
+from tests.wall_clock import WallClock
 
 from .attempts import FILLER, LEFT_LIMIT_S, Attempt, small_disk
 from .cases import LAST_STEP, Case, Fault, parse_case, selected_cases
-from .site import Clock, Site
+from .site import Site
 
 USUAL = ("1:185", "1:359")
 ATTEMPTS = 4
@@ -148,7 +149,7 @@ def site_of(
     get_site: Callable[[Case], Site],
     certificates: SiteCertificates,
     directory: Path,
-    clock: Clock | None,
+    clock: WallClock | None,
 ) -> Iterator[Site]:
     """Return the system of a case: a separate one if its disk or its clock is the victim."""
     has_disk = ("fill", "memoryx") in case.victims
@@ -163,7 +164,7 @@ def site_of(
         yield stack.enter_context(Site(directory, used, case.shares_memory, case.standing, environment))
 
 
-def strike(attempt: Attempt, pending: list[Fault], clocks: dict[str, Clock]) -> list[Fault]:
+def strike(attempt: Attempt, pending: list[Fault], clocks: dict[str, WallClock]) -> list[Fault]:
     """Strike an attempt with the next faults until it ends; return those that had a victim."""
     done = []
     while pending and attempt.wait_for(pending[0]):
@@ -194,7 +195,7 @@ def test_random_faults(
 ) -> None:
     print(case)
     kinds = {kind for kind, _ in case.victims}
-    if "clock" in kinds and Clock.COMPILER is None:
+    if "clock" in kinds and WallClock.COMPILER is None:
         pytest.skip("a clock that jumps needs a C compiler")
     if "fill" in kinds and os.geteuid() != 0:
         pytest.skip("only root mounts a small disk")
@@ -206,7 +207,7 @@ def test_random_faults(
     for kind, victim in case.victims:
         if kind == "clock":
             (tmp_path / victim).mkdir()
-            clocks[victim] = Clock(tmp_path / victim)
+            clocks[victim] = WallClock(tmp_path / victim)
     environment = {"COMPILE_DIR": str(folder / "compiled" if case.compiles else artifacts)}
     if "job" in clocks:
         environment |= clocks["job"].environment()

@@ -88,6 +88,15 @@ class _RunningSteps:
     paused: bool = False
 
 
+def _clear_tracebacks(error: BaseException | None) -> None:
+    """Let go of the frames that an error and its causes have passed."""
+    # Futures and pending steps of these frames refer to the error: the memory of a run's batches would stay
+    # until Python collects garbage, which an idle system does not.
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def _handle_errors(handler: Handler) -> Handler:
     """Decorate a handler to check the client's protocol first, and to send its errors to the client."""
 
@@ -106,6 +115,7 @@ def _handle_errors(handler: Handler) -> Handler:
             failure = SystemBugError(
                 f"internal error of the CS system: {type(error).__name__}: {error}; its log has the details"
             )
+        _clear_tracebacks(failure)
         await context.abort(
             status_code(failure), shorten(str(failure).replace("\n", " "), 1000), error_metadata(failure)
         )

@@ -80,10 +80,12 @@ def wafer(system: RunningSystem, rank: int) -> int:
 
 
 def check_nothing_is_left(streaming: Streaming) -> None:
-    """Neither processes nor files nor ports."""
+    """Neither processes nor files nor ports nor the memory of batches."""
     pid = streaming.system.process.pid
     wait_idle(streaming.system)
     assert not parts_of(pid)
+    links = Path(f"/proc/{pid}/fd")
+    wait_until(lambda: not any("cs_ring" in str(link.readlink()) for link in links.iterdir()))
     assert not list(streaming.memoryx_dir.iterdir())
     assert set(listening_sockets(pid)) == streaming.listening
 

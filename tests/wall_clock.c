@@ -94,7 +94,8 @@ time_t time(time_t *result)
 
 static int is_wall_time(const struct timespec *time)
 {
-    return time && time->tv_sec > 1000000000; /* no machine has been up for 30 years */
+    /* No machine has been up for 30 years, and some libraries write "never" as the largest number. */
+    return time && time->tv_sec > 1000000000 && time->tv_sec < 100000000000;
 }
 
 int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
@@ -109,7 +110,7 @@ int pthread_cond_clockwait(pthread_cond_t *restrict condition, pthread_mutex_t *
                            const struct timespec *restrict deadline)
 {
     load();
-    struct timespec real = clock == CLOCK_REALTIME ? moved(deadline, -1) : *deadline;
+    struct timespec real = clock == CLOCK_REALTIME && is_wall_time(deadline) ? moved(deadline, -1) : *deadline;
     return real_clockwait(condition, mutex, clock, &real);
 }
 

@@ -19,6 +19,7 @@ from cs_system.authentication import TensorTags
 from cs_system.errors import DeviceMemoryError, WireFormatError
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
+from cs_toolkit.files import parse_json
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 
@@ -191,6 +192,21 @@ _DTYPES: dict[str, np.dtype[Any]] = {
         "float16", "float32", "float64",
     )
 } | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}  # fmt: skip
+
+
+def documents_from_wire(data: bytes) -> list[dict[str, Any]]:
+    """Return the documents of spans (`cs_toolkit.spans`) in the answer of FetchSpans.
+
+    Raises:
+        WireFormatError: it is no list of JSON objects.
+    """
+    try:
+        documents = parse_json(data)
+    except ValueError as error:
+        raise WireFormatError(f"the spans of the CS system: {error}") from None
+    if not isinstance(documents, list) or not all(isinstance(each, dict) for each in documents):
+        raise WireFormatError("the spans of the CS system: expected a list of JSON objects")
+    return documents
 
 
 def dtype_named(name: str) -> np.dtype[Any]:

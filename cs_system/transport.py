@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterable, Mapping
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from cs_system.errors import (
     CsSystemError,
@@ -164,9 +165,12 @@ def error_metadata(error: CsSystemError) -> tuple[tuple[str, bytes], ...]:
 
 
 def error_from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> CsSystemError | None:
-    """Return the error that `error_metadata` wrote, or None."""
+    """Return the error that `error_metadata` wrote; None if there is none, or a damaged one."""
     for key, value in metadata or ():
         if key == ERROR_KEY and isinstance(value, bytes):
-            detail = pb.ErrorDetail.FromString(value)
+            try:
+                detail = pb.ErrorDetail.FromString(value)
+            except DecodeError:
+                return None
             return from_wire(detail.code, detail.message, dict(detail.fields))
     return None

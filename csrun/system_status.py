@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import reprlib
 import socket
 import threading
 import time
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from cs_toolkit.files import parse_json
 from cs_toolkit.network.liveness import DEFAULT_PEER_TIMEOUT_S, SilenceTimer
 from cs_toolkit.security.identity import CERTS_VARIABLE
 from csrun.errors import CsrunError
@@ -151,7 +152,24 @@ def ask_systems(addresses: str, toolkit: Toolkit, certs: str = "") -> Sequence[M
         if not message.startswith(_PREFIX):
             raise SystemQueryError(f"the CS system at {addresses} was not queried: {message}", asked=False)
         raise SystemQueryError(message.removeprefix(_PREFIX), done.returncode)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    try:
+        return [_read_status(line) for line in done.stdout.splitlines()]
+    except (ValueError, LookupError, TypeError, OverflowError, OSError):
+        text = f"cs_system status prints {reprlib.repr(done.stdout)}, expected a status in JSON"
+        raise SystemQueryError(f"the CS system at {addresses} was not queried: {text}", asked=False) from None
+
+
+def _read_status(line: str) -> Mapping[str, Any]:
+    """Read a status; errors are those of an object without the members that this package uses."""
+    status: Mapping[str, Any] = parse_json(line)
+    run, drained_by = status["run"], status["admission"]["drained_by"]
+    texts = [status[name] for name in ("address", "name", "version", "state", "fabric")]
+    texts += [drained_by or "", *([] if run is None else [run["job"]])]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("expected texts")
+    if run is not None:
+        time.localtime(run["since"])
+    return status
 
 
 def system_address(command: Sequence[str], default: str = "") -> tuple[str, int] | None:

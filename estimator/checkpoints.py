@@ -170,7 +170,10 @@ def all_of(model_dir: Path | str) -> list[str]:
 
 def checkpoint_exists(prefix: str) -> bool:
     """Return True if there is a complete checkpoint with this prefix."""
-    return Path(f"{prefix}.index").is_file()  # the index file is written last
+    try:
+        return Path(f"{prefix}.index").is_file()  # the index file is written last
+    except OSError:  # the name is too long, in a damaged file `checkpoint`
+        return False
 
 
 def checkpoint_step(prefix: str | None) -> int:
@@ -200,8 +203,8 @@ def open_checkpoint(prefix: str) -> Iterator[Any]:
         yield tf.train.load_checkpoint(literal)
     except EstimatorError:
         raise
-    # For some damage the reader raises Python's own errors.
-    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
+    # For some damage the reader raises Python's own errors, or asks for an impossible size.
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError, MemoryError) as error:
         raise CheckpointReadError(prefix, essence(error).replace(literal, prefix)) from error
 
 

@@ -79,7 +79,12 @@ def get_debug_args(value: Any) -> Message:
     debug_args = DebugArgs()
     if value is not None:
         path = Path(os.fspath(value))
-        _fill(debug_args, _Tokens(path.read_text(), path))
+        try:
+            _fill(debug_args, _Tokens(path.read_text(), path))
+        except RecursionError:
+            raise ValueError(f"{path}: messages are nested too deep") from None
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"{path}: a field has values of several kinds ({error})") from error
     return debug_args
 
 
@@ -207,14 +212,14 @@ class _Tokens:
     def __init__(self, text: str, path: Path) -> None:
         self._path = path
         self._tokens: list[tuple[str, int]] = []
-        position = 0
+        position, line = 0, 1
         while position < len(text):
             found = _TOKEN.match(text, position)
-            line = text.count("\n", 0, position) + 1
             if found is None:
                 raise ValueError(f"{path}:{line}: got {text[position]!r}, expected protobuf's text format")
             if found["token"]:
                 self._tokens.append((found["token"], line))
+            line += found[0].count("\n")
             position = found.end()
         self._next = 0
 

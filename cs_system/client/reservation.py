@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from cs_system.messages import (
     CHUNK_BYTES,
     InputIdentity,
     TensorAssembler,
+    documents_from_wire,
     identity_to_wire,
     pack_tensors,
     position_from_wire,
@@ -278,8 +278,8 @@ class Reservation:
         metadata = self._sign("FetchSpans", request)[1]
         chunks = self._connection.stream("FetchSpans", request, _SPANS_TIMEOUT_S, metadata)
         with self._connection.errors():
-            documents: list[dict[str, Any]] = json.loads(b"".join(chunk.data for chunk in chunks))
-        return documents
+            data = b"".join(chunk.data for chunk in chunks)
+        return documents_from_wire(data)
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Fetch the state, or some of it, after the last step; in the dtypes of the program's interface.

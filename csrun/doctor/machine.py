@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import reprlib
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from shlex import join
 
 from cs_toolkit import __version__
 from cs_toolkit.errors import ToolkitError
+from cs_toolkit.files import parse_json
 from csrun.doctor import Finding
 from csrun.site import Site
 from csrun.site.loading import LoadedSite
@@ -92,11 +93,15 @@ def python_finding(
         return Finding("python", "note", "not checked: no node was free", "run it again later")
     if done.returncode:
         return Finding("python", "fail", f"python of {where} fails: {_last_line(done.stderr, node)}", advice)
-    versions = json.loads(done.stdout.splitlines()[-1])
-    front_ends = [f"{name} {versions[name]}" for name in FRONT_ENDS if versions[name]]
+    try:
+        versions = parse_json(done.stdout.splitlines()[-1])
+        version, front_ends = versions["python"], [f"{n} {versions[n]}" for n in FRONT_ENDS if versions[n]]
+    except (ValueError, LookupError, TypeError):
+        text = f"python of {where} does not list its packages, but prints {reprlib.repr(done.stdout)}"
+        return Finding("python", "fail", text, advice)
     if not front_ends:
-        return Finding("python", "fail", f"Python {versions['python']} of {where} has no front end", advice)
-    return Finding("python", "ok", f"Python {versions['python']} of {where} with {', '.join(front_ends)}")
+        return Finding("python", "fail", f"Python {version} of {where} has no front end", advice)
+    return Finding("python", "ok", f"Python {version} of {where} with {', '.join(front_ends)}")
 
 
 _SETUP = "install the toolkit with a front end: 'make setup', or pip install 'cs-toolkit[tf]'"

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
 """Inputs that once were findings, in a folder for each target."""
 
-NATIVE_MODULES = ("checkpoints", "executables")
+NATIVE_MODULES = ("checkpoints", "executables", "tensorflow_files")
 """Modules of parsers in libraries that may crash the process; tests run them in a child process."""
 
 _NAME = re.compile(r'\bTarget\(\s*"([\w.]+)"')

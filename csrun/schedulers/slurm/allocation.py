@@ -159,7 +159,8 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
     if not job_id:
         return None
     size = environment.get("SLURM_HET_SIZE", "")
-    suffixes = [f"_HET_GROUP_{number}" for number in range(int(size))] if size.isdigit() else [""]
+    components = _number(size)
+    suffixes = [f"_HET_GROUP_{number}" for number in range(components)] if components else [""]
     groups = []
     cpus: dict[str, int] = {}
     for suffix in suffixes:
@@ -213,7 +214,7 @@ def _expand_counts(text: str) -> list[int]:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _format_counts(counts: list[int]) -> str:

@@ -295,7 +295,7 @@ def parse_queue(text: str) -> list[QueuedJob]:
         jobs.append(
             QueuedJob(
                 job_id=job_id,
-                component=int(component) if component.isdigit() else 0,
+                component=_count(component),
                 state=state,
                 reason=_or_empty(reason),
                 nodes=nodes,
@@ -306,7 +306,7 @@ def parse_queue(text: str) -> list[QueuedJob]:
                 start=_or_empty(start),
                 time_left=left,
                 partition=partition,
-                priority=int(priority) if priority.isdigit() else 0,
+                priority=_count(priority),
             )
         )
     return jobs
@@ -316,12 +316,15 @@ def parse_nodes(text: str) -> list[Node]:
     """Parse the output of `sinfo --Node` with `_NODE_FORMAT`."""
     nodes = []
     for line in text.splitlines():
-        name, cpus, memory, gres, partition, state, reason = line.split(_SEPARATOR)
+        fields = line.split(_SEPARATOR)
+        if len(fields) != 7:
+            continue  # part of a reason with a line break
+        name, cpus, memory, gres, partition, state, reason = fields
         nodes.append(
             Node(
                 name,
-                int(cpus),
-                int(memory),
+                _count(cpus),
+                _count(memory),
                 plain_resources(gres),
                 partition.rstrip("*"),
                 state.rstrip("*"),
@@ -337,9 +340,9 @@ def parse_cpus_for_jobs(text: str) -> dict[str, int]:
     found = {}
     for line in text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        count = fields.get("CPUEfctv") or fields.get("CPUTot", "")
-        if count.isdigit():
-            found[fields["NodeName"]] = int(count)
+        count = _count(fields.get("CPUEfctv") or fields.get("CPUTot", ""))
+        if count and "NodeName" in fields:
+            found[fields["NodeName"]] = count
     return found
 
 
@@ -347,10 +350,13 @@ def parse_partitions(text: str) -> list[Partition]:
     """Parse the output of `sinfo` with `_PARTITION_FORMAT`: a line for each kind of nodes in a partition."""
     found: dict[str, Partition] = {}
     for line in text.splitlines():
-        name, up, limit, count = line.split(_SEPARATOR)
+        fields = line.split(_SEPARATOR)
+        if len(fields) != 4:
+            continue
+        name, up, limit, count = fields
         plain = name.rstrip("*")
         before = found[plain].num_nodes if plain in found else 0
-        found[plain] = Partition(plain, name.endswith("*"), up == "up", limit, before + int(count))
+        found[plain] = Partition(plain, name.endswith("*"), up == "up", limit, before + _count(count))
     return list(found.values())
 
 
@@ -360,7 +366,7 @@ def parse_licences(text: str) -> dict[str, tuple[int, int]]:
     for line in text.splitlines():
         values = _pairs(line)
         if "LicenseName" in values:
-            licences[values["LicenseName"]] = (int(values.get("Total", 0)), int(values.get("Used", 0)))
+            licences[values["LicenseName"]] = _count(values.get("Total", "")), _count(values.get("Used", ""))
     return licences
 
 
@@ -385,6 +391,11 @@ def _pairs(line: str) -> dict[str, str]:
         elif last:
             pairs[last] += f" {word}"
     return pairs
+
+
+def _count(text: str) -> int:
+    """Return a number in the output of a command; 0 for N/A and the like."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _or_empty(text: str) -> str:

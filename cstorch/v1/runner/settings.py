@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +141,7 @@ class RunConfig:
         Raises:
             CallError: A key is unknown or missing, or values contradict each other.
         """
-        given = dict(params.get("runconfig", {}))
+        given = _runconfig(params)
         known = [*(member.name for member in fields(cls) if member.name != "options"), *SHARED_OPTIONS]
         for name in sorted(given.keys() - set(known)):
             raise CallError(
@@ -150,7 +152,10 @@ class RunConfig:
             raise CallError(
                 "runconfig has no log_steps, expected a number of steps; 0 logs only the last one"
             )
-        given["model_dir"] = Path(given.get("model_dir") or "model_dir")
+        model_dir = given.get("model_dir") or "model_dir"
+        if not isinstance(model_dir, str | PathLike):
+            raise CallError(f"runconfig: model_dir is {model_dir!r}, expected a path")
+        given["model_dir"] = Path(model_dir)
         options = {name: given.pop(name) for name in SHARED_OPTIONS if name in given}
         if given.get("multireplica") and options.get("num_replicas") is None:
             options["num_replicas"] = AUTO
@@ -303,6 +308,18 @@ def parse(
     return parser.parse_args(argv), own
 
 
+def _runconfig(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the parameters' `runconfig`.
+
+    Raises:
+        CallError: It is not a mapping with texts as keys.
+    """
+    found = params.get("runconfig") or {}
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise CallError(f"runconfig is {reprlib.repr(found)}, expected a mapping of names to values")
+    return dict(found)
+
+
 def merge_params(args: argparse.Namespace, own: Sequence[str]) -> Params:
     """Return the parameters of the file, with the command line's values in `runconfig`.
 
@@ -319,7 +336,7 @@ def merge_params(args: argparse.Namespace, own: Sequence[str]) -> Params:
         raise CallError(
             f"'{args.params}' holds a {type(params).__name__}, expected a mapping with 'runconfig'"
         )
-    run = dict(params.get("runconfig") or {})
+    run = _runconfig(params)
     if args.num_steps is not None or args.max_steps is not None:
         run.pop("num_epochs", None)
     if args.num_epochs is not None:

@@ -15,10 +15,11 @@ from cs_stream.order import InputPosition, pack_schedule
 from cs_stream.run_state import RunSpec
 from cs_system.address import SystemAddress
 from cs_system.authentication import Call, CallVerifier
-from cs_system.errors import CsSystemError
+from cs_system.errors import CsSystemError, SystemBusyError, WireFormatError
 from cs_system.messages import (
     InputIdentity,
     TensorAssembler,
+    documents_from_wire,
     identity_from_wire,
     identity_to_wire,
     pack_tensors,
@@ -33,6 +34,7 @@ from cs_system.server.artifacts import ExecutableStore, Offer
 from cs_system.server.engines import check_step
 from cs_system.server.run import step_traffic
 from cs_system.status import read_info, render, render_table
+from cs_system.transport import ERROR_KEY, error_from_metadata, error_metadata
 from cs_toolkit.security.sealing import SealError, SealingKey, seal
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 from tests.fuzz.target import Target
@@ -127,6 +129,13 @@ def parse_status(data: bytes) -> None:
     render_table([info], 1e9)
 
 
+def parse_error(data: bytes) -> None:
+    error = error_from_metadata([("other", "text"), (ERROR_KEY, data)])
+    if error is not None:
+        str(error)
+        error_metadata(error)
+
+
 def parse_proof(data: bytes) -> None:
     CallVerifier(TOKEN, "the system's nonce").verify(data.decode("latin1"), "Load", "1", None)
 
@@ -197,5 +206,7 @@ TARGETS = [
         (CsSystemError,),
         lambda: [f"{CALL.nonce}.{CALL.number}.{CALL.prove('Load', '1', None)}".encode()],
     ),
+    Target("control.error", parse_error, (), lambda: [error_metadata(SystemBusyError("busy"))[0][1]]),
+    Target("control.spans", documents_from_wire, (WireFormatError,), lambda: [b'[{"process": "CS system"}]']),
     Target("control.sealed", KEY.open, (SealError,), lambda: [seal(b"secret", KEY.public)]),
 ]

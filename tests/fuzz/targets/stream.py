@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from dataclasses import replace
+from pathlib import Path
 
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import LayoutError
 from cs_stream.frames import FrameBuffer, FrameTags, FrameType, Header
 from cs_stream.messages import Challenge, ErrorCode, Failure, Hello, Welcome
 from cs_stream.protocol import ReadControl, ReadPayload, ServerConnection, ServerState, WorkerConnection
+from cs_stream.shared_memory import NotSharedError, SharedMemory
 from cs_toolkit.network.frames import FrameError
 from tests.fuzz.target import Choices, Target, encode_text
 
@@ -135,6 +139,39 @@ def drive_worker(data: bytes) -> None:
         worker.data_to_send()
 
 
+def open_memory(data: bytes) -> None:
+    """The content of the memory that WELCOME names, after its token and the size of its slots."""
+    choices = Choices(data)
+    token, slot_bytes = choices.text().decode("latin1"), 64 * (1 + choices.number(2))
+    content = data[4 + len(token) :]
+    descriptor = os.memfd_create("memory", os.MFD_ALLOW_SEALING)
+    try:
+        os.write(descriptor, content)
+        fcntl.fcntl(
+            descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
+        memory = SharedMemory.open(f"/proc/self/fd/{descriptor}", token, slot_bytes)
+        batch = [memoryview(bytes(slot_bytes))]
+        for seq in (0, 1, 7, 2**40):
+            if memory.has_room(seq):
+                memory.write(seq, batch)
+        memory.close()
+    finally:
+        os.close(descriptor)
+
+
+def memory_seeds() -> list[bytes]:
+    memory = SharedMemory.create(2, 128)
+    try:
+        token, content = memory.token, Path(memory.path).read_bytes()
+    finally:
+        memory.close()
+    fixed = b"0123456789abcdef"
+    return [
+        encode_text(fixed.hex().encode()) + (2).to_bytes(2, "little") + fixed + content[len(token) // 2 :]
+    ]
+
+
 def frame_seeds() -> list[bytes]:
     frames = [Header(kind, 1, 0, 0, len(PAYLOADS[kind])).encode() + PAYLOADS[kind] for kind in PAYLOADS]
     batch = Header(FrameType.BATCH, 1, 3, 0, BATCH_BYTES, 1).encode() + bytes(BATCH_BYTES)
@@ -183,5 +220,6 @@ TARGETS = [
         ],
     ),
     Target("stream.system", drive_system, (FrameError,), system_seeds),
+    Target("stream.shared_memory", open_memory, (NotSharedError,), memory_seeds),
     Target("stream.worker", drive_worker, (FrameError,), worker_seeds),
 ]

@@ -151,6 +151,8 @@ class Sender:
         self._instance = self._run_id = ""
         self._damaged = 0
         self._last_seq = 0
+        # The last connection began where the one before had begun.
+        self._is_stuck = False
         self._pause_s = _FIRST_PAUSE_S
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -194,6 +196,8 @@ class Sender:
             self._log_retry(session.end)
             timeout_s = self._reconnect_timeout_s
             tally.reconnects += 1
+            if self._is_stuck:
+                self._pause()
 
     def stop(self) -> None:
         """Make `run`, in another thread, end soon; it returns when the input function next yields."""
@@ -223,9 +227,13 @@ class Sender:
                     f"{self._identity.job_id!r} within {timeout_s:g} s (last attempt: {problem}); check "
                     "that the chief runs and that this machine reaches the CS system"
                 )
-            self._stopped.wait(self._pause_s)
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._pause()
         return None
+
+    def _pause(self) -> None:
+        """Wait before the next connection, longer each time until a batch has arrived."""
+        self._stopped.wait(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _try_connect(self, limit_s: float) -> tuple[Session | None, str]:
         limit_s = max(0.001, min(limit_s, self._handshake_timeout_s))
@@ -242,8 +250,9 @@ class Sender:
             session.stop()
         try:
             welcome = session.shake_hands(limit_s)
-            if welcome.next_seq > self._last_seq:
-                self._damaged = 0
+            self._is_stuck = (welcome.run_id, welcome.next_seq) == (self._run_id, self._last_seq)
+            if not self._is_stuck:
+                self._damaged, self._pause_s = 0, _FIRST_PAUSE_S
             self._run_id, self._last_seq = welcome.run_id, welcome.next_seq
         except SessionOverError:
             session.close()
@@ -360,7 +369,6 @@ class Sender:
             start_s = end_s
             tally.batches += 1
             tally.size_bytes += self._layout.nbytes
-            self._pause_s = _FIRST_PAUSE_S
 
     def _next_arrays(self, batches: Iterator[Sequence[Array] | None], seq: int) -> list[Array] | None:
         """Return the fields of the next batch; none of them if it does not exist, and None at the end."""

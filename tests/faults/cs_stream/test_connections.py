@@ -1,6 +1,7 @@
 """Connections that break under a sender."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
@@ -10,8 +11,12 @@ import pytest
 
 from cs_stream.errors import ChecksumError, ConnectError, ReplacedError, WorkerLostError
 from cs_stream.frames import HEADER_BYTES
+from cs_stream.link import ServerLink
+from cs_stream.protocol import ServerEvent
 from cs_stream.sender import Sender
+from cs_toolkit.network.connection import PeerGoneError
 from tests.loopback import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
+from tests.processes import wait_until
 
 # The names of runs and of senders are UUIDs in hex.
 RUN_ID_BYTES = 32
@@ -95,6 +100,25 @@ def test_a_sender_that_comes_back_builds_its_input_again() -> None:
         summary = future.result(timeout=60)
     assert (summary.end, summary.reconnects) == ("bye", 1)
     assert gate.skips == [0, 4]
+
+
+def test_a_sender_pauses_between_connections_on_which_no_batch_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> list[ServerEvent]:
+        raise PeerGoneError("cut")
+
+    monkeypatch.setattr(ServerLink, "receive", fail)
+    with Loopback() as run:
+        sender = run.sender(0)
+        future = run.start(sender, numbered_input(SMALL, 0, 1, 1))
+        wait_until(lambda: run.ring.stats().workers[0].connects >= 4)
+        began_s = time.monotonic()
+        connects = run.ring.stats().workers[0].connects
+        wait_until(lambda: run.ring.stats().workers[0].connects >= connects + 1)
+        assert time.monotonic() - began_s > 0.1
+        sender.stop()
+        assert future.result(timeout=60).end == "stopped"
 
 
 def test_a_sender_whose_input_is_complete_only_waits_again() -> None:

@@ -4,7 +4,8 @@
 
 The engine computes with one thread, on a core that no other process of the job uses. The contender is the
 artifact of the job in an engine on the same core, with batches in memory. The system's own process, the chief
-and the workers share the other cores, so that the engine waits for its input if these are too few.
+and the workers share the other cores, so that the engine waits for its input if these are too few. Time in
+which another program has the core of the engine does not count.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Measured:
     """Steps of a job, or of the engine by itself.
 
     Attributes:
-        steps_per_s: Their rate.
+        steps_per_s: Their rate, without the time in which other programs had the core.
         cpu_s: CPU seconds a step, by kind of process.
         input_wait: Fraction of the time in which the engine waited for a batch.
     """
@@ -62,6 +63,25 @@ class Measured:
     steps_per_s: float
     cpu_s: Mapping[str, float]
     input_wait: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A look at a running job.
+
+    Attributes:
+        time_s: Monotonic time.
+        step: Number of completed steps.
+        threads: The threads of the engine, as from `_read_threads`.
+        cpu_s: CPU seconds, by kind of process.
+        input_wait: Fraction of the last seconds in which the engine waited for a batch.
+    """
+
+    time_s: float
+    step: int
+    threads: Mapping[str, tuple[int, int]]
+    cpu_s: Mapping[str, float]
+    input_wait: float
 
 
 def rows(
@@ -146,30 +166,52 @@ def _run_job(system: RunningSystem, model: str, workers: int, steps: int) -> Mea
         samples = list(_watch(system, job, steps))
         if job.returncode or len(samples) < 2:
             raise RuntimeError(f"the job ended with exit code {job.returncode} after {len(samples)} samples")
-    (began_s, first, before, _), (ended_s, last, after, _) = samples[0], samples[-1]
-    done = last - first
+    first, last = samples[0], samples[-1]
+    done = last.step - first.step
+    seconds = last.time_s - first.time_s - _displaced_s(first.threads, last.threads)
     return Measured(
-        done / (ended_s - began_s),
-        {name: (after[name] - before[name]) / done for name in after},
-        statistics.mean(sample[3] for sample in samples[1:]),
+        done / seconds,
+        {kind: (last.cpu_s[kind] - first.cpu_s[kind]) / done for kind in last.cpu_s},
+        statistics.mean(sample.input_wait for sample in samples[1:]),
     )
 
 
-def _watch(
-    system: RunningSystem, job: subprocess.Popen[bytes], steps: int
-) -> Iterator[tuple[float, int, dict[str, float], float]]:
-    """Yield time, step, CPU seconds by kind of process, and input wait of a job while its steps run."""
+def _watch(system: RunningSystem, job: subprocess.Popen[bytes], steps: int) -> Iterator[Sample]:
+    """Look at a job while its steps run, from time to time."""
     kinds: dict[int, str] = {}
     with SystemClient(parse_address(system.address), timeout_s=_ANSWER_S) as client:
         while job.poll() is None:
             run = client.info().run
-            # After the first steps, in which files are read and XLA compiles for the first time.
+            # After the first steps, in which files are read and the queues of batches are filled.
             if run is not None and steps // 10 <= run.step < steps:
                 if not kinds:
                     kinds = _find_processes(system.process.pid, job.pid)
                     _separate_engine(kinds)
-                yield time.monotonic(), run.step, _cpu_seconds(kinds), run.input_wait
+                (engine,) = (pid for pid, kind in kinds.items() if kind == "engine")
+                with suppress(FileNotFoundError):  # the job has ended
+                    yield Sample(
+                        time.monotonic(), run.step, _read_threads(engine), _cpu_seconds(kinds), run.input_wait
+                    )
             time.sleep(_POLL_S)
+
+
+def _read_threads(pid: int) -> dict[str, tuple[int, int]]:
+    """Return for each thread how long it has run, and how long it has waited for a core, in ns."""
+    found = {}
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            running, waiting, _ = (thread / "schedstat").read_text().split()
+            found[thread.name] = int(running), int(waiting)
+    return found
+
+
+def _displaced_s(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> float:
+    """Return for how long the thread that computes has waited for a core that other programs had."""
+    _, waited_ns = max(
+        (after[thread][0] - before[thread][0], after[thread][1] - before[thread][1])
+        for thread in before.keys() & after.keys()
+    )
+    return waited_ns / 1e9
 
 
 def _find_processes(system: int, launcher: int) -> dict[int, str]:
@@ -245,9 +287,11 @@ def _step_engine(path: Path, steps: int) -> tuple[float, float]:
             array[...] = generator.random(array.shape) if array.dtype.kind == "f" else 1
     run = stepping(engine, ring.chunks[0])
     run(steps // 10)
+    threads = _read_threads(os.getpid())
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     run(steps)
-    return steps / (time.perf_counter() - began_s), (time.process_time() - began_cpu_s) / steps
+    seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    return steps / (seconds - _displaced_s(threads, _read_threads(os.getpid()))), cpu_s / steps
 
 
 def _compile(system: RunningSystem, model: str, folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,6 +96,8 @@ def running_memoryx(directory: Path) -> Iterator[tuple[subprocess.Popen[str], Me
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
+        # A full pipe would block it after some hundred jobs.
+        threading.Thread(target=process.stderr.read, daemon=True).start()
         yield process, parse_memoryx_address(line.partition("--memoryx=")[2].partition(",")[0])
     finally:
         process.kill()

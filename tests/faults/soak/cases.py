@@ -76,6 +76,8 @@ class Fault:
         number = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}.get(self.kind, 0)
         if self.victim == "launcher":
             return {-number if self.kind == "kill" else 128 + number}
+        if self.victim == "node":  # Slurm ends the other tasks if it has not started all
+            return {0, 1, 128 + signal.SIGTERM}
         # A run that has everything it needs may end before it notices.
         return {0, 128 + number if self.victim == "chief" else 1}
 

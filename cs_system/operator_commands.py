@@ -216,7 +216,7 @@ def mode(addresses: tuple[SystemAddress, ...], mode: str | None) -> None:
 @click.option(
     "--since",
     type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m"]),
-    help="Begin of the period, in local time.  [default: the first day of this month]",
+    help="Start of the period, in local time.  [default: the first day of this month]",
 )
 @click.option(
     "--until",

@@ -35,7 +35,7 @@ def padded_size(size_bytes: int) -> int:
 def _numpy_dtype(name: str) -> np.dtype[np.generic]:
     try:
         dtype = np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError):  # the second for names that numpy takes for a list of fields
         hint = "import ml_dtypes first" if name in _EXTENSION_DTYPES else "use a numpy name such as 'float32'"
         raise LayoutError(f"dtype: got {name!r}, which numpy does not know here; {hint}") from None
     if dtype.kind not in "biufc" and name not in _EXTENSION_DTYPES:

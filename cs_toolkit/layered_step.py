@@ -261,7 +261,7 @@ def _schedule(fields: dict[str, Any]) -> Schedule:
         replacements={int(old): new for old, new in fields["replacements"].items()},
         outputs=_numbers(fields["outputs"]),
         values={
-            int(number): TensorSpec(number, dtype, _numbers(shape))
+            int(number): TensorSpec(str(int(number)), dtype, _numbers(shape))
             for number, (dtype, shape) in fields["values"].items()
         },
         before=_call(fields["before"]),

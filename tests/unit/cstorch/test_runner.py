@@ -450,3 +450,13 @@ def test_wrong_flags_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None
     Path("list.yaml").write_text("[1]")
     with pytest.raises(CallError, match="holds a list"):
         run(Network, argv=["-m", "train", "-p", "list.yaml"])
+
+
+@pytest.mark.parametrize("name", ["a[1]*b?", "two words\nand a line", "-dash", "ünï✓ \\'\"%s{x}$"])
+def test_odd_names_of_model_dir(system: RunningSystem, name: str) -> None:
+    words = ("-m", "train", f"--cs_ip={system.address}", f"--model_dir={name}")
+    called(*words, "--max_steps=6")
+    assert called("CSX", "weight_streaming", *words, "--max_steps=9").global_step == 9
+    assert sorted(path.name for path in Path(name).glob("*.mdl")) == ["checkpoint_6.mdl", "checkpoint_9.mdl"]
+    assert called("-m", "eval", f"--model_dir={name}").global_step == 9
+    assert sorted(path.name for path in Path().iterdir() if path.is_dir()) == [name]

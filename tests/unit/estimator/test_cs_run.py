@@ -183,3 +183,31 @@ def test_a_host_call_in_python_is_computed_on_the_host(
     assert on_cs.keys() == on_cpu.keys()
     for name, value in on_cpu.items():
         assert on_cs[name] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["a[1]*b?", "two words\nand a line", "-dash", "ünï✓ \\'\"%s{x}$"])
+def test_odd_names_of_model_dir(
+    tiny: Tiny,
+    tiny_input: InputFn,
+    cs_ip: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for steps, on_cs in ((2, True), (4, True), (5, False)):
+        tiny(model_dir=name, cs_ip=cs_ip, keep_checkpoint_max=2).train(
+            tiny_input, max_steps=steps, use_cs=on_cs
+        )
+    estimator = tiny(model_dir=name, cs_ip=cs_ip)
+    assert estimator.evaluate(tiny_input)["global_step"] == 5
+    newest = estimator.latest_checkpoint()
+    assert estimator.evaluate(tiny_input, steps=1, checkpoint_path=newest, use_cs=True)
+    assert len(list(estimator.predict(tiny_input))) == 24
+    warm = tiny(model_dir=f"{name}2", cs_ip=cs_ip, warm_start_from=name)
+    warm.train(tiny_input, max_steps=1)
+    model_dir = tmp_path / name
+    left = sorted(path.name for path in model_dir.iterdir() if path.suffix == ".index")
+    assert left == ["model.ckpt-4.index", "model.ckpt-5.index"]
+    assert not list(model_dir.glob(".saving-*"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, f"{name}2"])

@@ -63,10 +63,17 @@ def write_json(path: Path, data: Mapping[str, Any], *, durable: bool = False) ->
     write_text(path, json.dumps(data, indent=4, sort_keys=True, default=str) + "\n", durable=durable)
 
 
-def write_failure_cause(error: Exception) -> str | None:
+def write_failure_cause(error: BaseException) -> str | None:
     """Return the operating system's reason for a failed write; None if it gives none."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)
-    # Libraries raise their own errors, with the operating system's reason somewhere in the message.
-    causes = map(os.strerror, _WRITE_FAILURES)
-    return next((cause for cause in causes if cause in str(error)), None)
+    # Libraries raise their own errors, with the operating system's reason somewhere in the message. Errors
+    # of PyTorch do not mention it, but occur while that of Python's file is handled.
+    found: BaseException | None = error
+    while found is not None:
+        text = str(found)
+        cause = next((cause for cause in map(os.strerror, _WRITE_FAILURES) if cause in text), None)
+        if cause is None and isinstance(found, OSError) and found.errno:
+            cause = os.strerror(found.errno)
+        if cause is not None:
+            return cause
+        found = found.__cause__ or found.__context__
+    return None

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from cs_runtime.files import write_failure_cause
 from cs_toolkit import __version__
 from cs_toolkit.files import replacing
 from cstorch.checkpoints.checksums import Extent, append_checksums
@@ -60,8 +61,9 @@ def write(state: Any, path: Path) -> None:
         with replacing(path, durable=True) as temporary:
             _write_file(state, entries, temporary)
     except (OSError, RuntimeError) as error:  # h5py raises the latter if it cannot close a file
+        cause = write_failure_cause(error) or error
         raise CheckpointError(
-            f"{path} cannot be written: {error}; expected an existing, writable folder with space"
+            f"{path} cannot be written: {cause}; expected an existing, writable folder with space"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -760,3 +761,17 @@ def test_tied_weights_are_one_tensor_in_a_checkpoint(tmp_path: Path) -> None:
     cm.save({"a": weight, "b": weight}, tmp_path / "tied.mdl")
     found = torch.load(tmp_path / "tied.mdl")
     assert found["a"].data_ptr() == found["b"].data_ptr()
+
+
+def test_a_full_disk_is_the_cause_in_the_message(tmp_path: Path) -> None:
+    path = tmp_path / "a.mdl"
+    cm.save({"a": torch.zeros(2)}, path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"File too large; older checkpoints are as they were"):
+            cm.save({"a": torch.ones(1 << 20)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [file.name for file in tmp_path.iterdir()] == ["a.mdl"]
+    assert torch.load(path)["a"].sum() == 0

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
+from cs_runtime.files import write_failure_cause
 from cs_runtime.progress import report_checkpoint
 from cs_runtime.tasks import is_chief
 from cs_toolkit.files import replacing
@@ -356,7 +357,7 @@ def save(
             torch.save(held, file)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
-            f"cannot write checkpoint '{path}': {error}; older checkpoints are as they were. Free space or "
-            "give a writable directory"
+            f"cannot write checkpoint '{path}': {write_failure_cause(error) or error}; older checkpoints are "
+            "as they were. Free space or give a writable directory"
         ) from error
     report_checkpoint(steps_done(), path)

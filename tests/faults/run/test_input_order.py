@@ -58,17 +58,25 @@ def records_by_step(folder: Path) -> dict[int, list[int]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def undisturbed(system: RunningSystem, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a shuffled run of 30 steps with 2 workers."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run(system, folder, 30, 2, SHUFFLE="1")
+    return folder
+
+
 @pytest.mark.parametrize("program", [PROGRAM, TORCH_PROGRAM])
 def test_another_number_of_workers_is_refused_where_the_program_shards(
     system: RunningSystem, tmp_path: Path, program: Path
 ) -> None:
     shares = {"SHARDING": "import"}
-    run(system, tmp_path, 6, 2, program, **shares)
-    code, output = finish(launch(system, tmp_path, 12, tasks=4, program=program, **shares))
+    run(system, tmp_path, 6, 1, program, **shares)
+    code, output = finish(launch(system, tmp_path, 12, tasks=3, program=program, **shares))
     assert code == 2, output
     message = (
-        r"the run that reached global step 6 had 2 worker\(s\), this one has 3; .*Resume with 2 worker\(s\), "
-        r"that is 3 tasks of csrun_wse, or accept the change with csrun_wse --allow-input-change"
+        r"the run that reached global step 6 had 1 worker\(s\), this one has 2; .*Resume with 1 worker\(s\), "
+        r"that is 2 tasks of csrun_wse, or accept the change with csrun_wse --allow-input-change"
     )
     assert re.search(message, output), output
     wait_idle(system)
@@ -100,7 +108,6 @@ def test_a_checkpoint_without_a_record_is_continued_with_a_line_in_the_log(
 @pytest.mark.parametrize(
     ("program", "workers", "more"),
     [
-        (PROGRAM, (2, 3, 1), {"SHARDING": "context", "SHUFFLE": "1"}),
         pytest.param(PROGRAM, (3, 2), {"SHARDING": "call"}, marks=pytest.mark.soak),
         (PROGRAM, (1, 4), {"INPUT_SHARDS": "6", EXECUTION_VARIABLE: "weight_streaming"}),
         (TORCH_PROGRAM, (2, 3, 1), {"SHARDING": "sampler"}),
@@ -149,20 +156,29 @@ def test_the_order_first_ready_uses_every_record_once_and_is_replayed(
     assert (again / "model_dir" / "input_order.shards").read_bytes() == order.read_bytes()
 
 
-def test_a_killed_run_continues_with_another_number_of_workers(system: RunningSystem, tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for folder in (whole, killed):
-        folder.mkdir()
-    run(system, whole, 30, 2, SHUFFLE="1")
-    job = launch(system, killed, 1000, tasks=3, SHUFFLE="1", SLOW="1")
-    wait_for_log(killed, "Saving checkpoints for 12 ", job)
-    os.kill(pid_of("chief", killed), signal.SIGKILL)
+def test_shuffled_runs_with_three_numbers_of_workers_continue_the_same_order(
+    system: RunningSystem, undisturbed: Path, tmp_path: Path
+) -> None:
+    for step, workers in ((10, 2), (20, 3), (30, 1)):
+        run(system, tmp_path, step, workers, SHUFFLE="1")
+    assert records_by_step(tmp_path) == records_by_step(undisturbed)
+    assert order_digest(tmp_path) == order_digest(undisturbed)
+    counted = Counter(record for records in records_by_step(tmp_path).values() for record in records)
+    assert set(counted.values()) == {1}
+
+
+def test_a_killed_run_continues_with_another_number_of_workers(
+    system: RunningSystem, undisturbed: Path, tmp_path: Path
+) -> None:
+    job = launch(system, tmp_path, 1000, tasks=3, SHUFFLE="1", SLOW="1")
+    wait_for_log(tmp_path, "Saving checkpoints for 12 ", job)
+    os.kill(pid_of("chief", tmp_path), signal.SIGKILL)
     code, output = finish(job)
     assert code == 128 + signal.SIGKILL, output
     wait_idle(system)
-    run(system, killed, 30, 3, SHUFFLE="1")
-    assert records_by_step(killed) == records_by_step(whole)
-    assert order_digest(killed) == order_digest(whole)
+    run(system, tmp_path, 30, 3, SHUFFLE="1")
+    assert records_by_step(tmp_path) == records_by_step(undisturbed)
+    assert order_digest(tmp_path) == order_digest(undisturbed)
 
 
 def test_shards_that_end_at_different_steps_are_used_to_their_ends(

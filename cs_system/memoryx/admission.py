@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import threading
@@ -61,11 +62,13 @@ class Admission:
         self._refusals = LineLimiter(log)
 
     def run(self) -> None:
-        """Accept connections until the listener is closed."""
+        """Accept connections until the listener is shut down or closed."""
         while self._listener.fileno() >= 0:
             try:
                 sock, address = self._listener.accept()
             except OSError as error:
+                if error.errno in (errno.EINVAL, errno.EBADF):
+                    return
                 self._refusals.log(logging.WARNING, "cannot accept a connection: %s", error)
                 time.sleep(_ACCEPT_PAUSE_S)
                 continue

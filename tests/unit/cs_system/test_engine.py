@@ -207,7 +207,7 @@ def test_a_step_beyond_the_memory_is_reported_as_such():
 def test_bytes_that_are_no_executable(program):
     with pytest.raises(CsSystemError) as refused:
         PipelinedEngine(b"nonsense", program.interface, K).program()
-    assert refused.value.code == "program_failed"
+    assert refused.value.code == "executable_refused"
     assert "compile again" in str(refused.value)
 
 

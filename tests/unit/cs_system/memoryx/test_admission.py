@@ -287,5 +287,16 @@ def test_a_changed_bit_is_an_error_and_never_another_weight(
     assert outcomes.count(None) >= 9
 
 
+def test_accepting_ends_when_the_listener_is_shut_down(caplog: pytest.LogCaptureFixture) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    accepting = threading.Thread(target=Admission(listener, SECRET, lambda channel: None).run, daemon=True)
+    accepting.start()
+    listener.shutdown(socket.SHUT_RDWR)  # its owner closes it later
+    accepting.join(10.0)
+    listener.close()
+    assert not accepting.is_alive()
+    assert not caplog.records
+
+
 def test_a_header_has_the_size_that_the_protocol_documents() -> None:
     assert len(Header(FrameType.GET, 1, 0).encode()) == 56

@@ -334,8 +334,15 @@ class Run:
             try:
                 yield partial(asyncio.to_thread, kept.read)
             finally:
-                with contextlib.suppress(CsSystemError):
-                    await asyncio.to_thread(kept.end)
+                # Also if the call is cancelled now: the next snapshot must not begin before this end, which
+                # would discard it.
+                end = asyncio.ensure_future(asyncio.to_thread(kept.end))
+                try:
+                    with contextlib.suppress(CsSystemError):
+                        await asyncio.shield(end)
+                except asyncio.CancelledError:
+                    await asyncio.wait({end})
+                    raise
 
     def open_input(
         self, num_workers: int, identity: InputIdentity, first_step: int, position: InputPosition

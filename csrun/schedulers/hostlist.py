@@ -81,6 +81,8 @@ def _range_members(text: str, whole: str) -> list[str]:
         first, last = int(low), int(high or low)
         if last < first or last - first >= MAX_NODES:
             raise _invalid(whole, f"the range {item!r}")
+        if len(members) + last - first >= MAX_NODES:
+            raise _invalid(whole, f"more than {MAX_NODES} names")
         # Leading zeros are part of the names: n08, n09, n10.
         members += [str(value).zfill(len(low)) for value in range(first, last + 1)]
     return members

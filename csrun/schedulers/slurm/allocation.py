@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 from cs_toolkit.errors import UsageError
 from csrun.jobs.layout import JobLayout
@@ -173,7 +174,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
         names = tuple(expand_hostlist(text))
         groups.append(names)
         cpus.update(
-            zip(names, _expand_counts(environment.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", "")), strict=False)
+            zip(names, _iterate_counts(environment.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", "")), strict=False)
         )
     return Allocation(
         job_id=job_id,
@@ -205,12 +206,10 @@ def host_file(layout: JobLayout, nodes: tuple[str, ...]) -> str:
     return "".join(f"{nodes[number]}\n" for number in layout.nodes_of_tasks())
 
 
-def _expand_counts(text: str) -> list[int]:
+def _iterate_counts(text: str) -> Iterator[int]:
     """Expand repetitions: "16(x2),8" to 16, 16, 8."""
-    counts: list[int] = []
-    for value, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        counts += [int(value)] * int(times or 1)
-    return counts
+    for value, times in re.findall(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?", text):
+        yield from repeat(int(value), int(times or 1))
 
 
 def _number(text: str) -> int | None:

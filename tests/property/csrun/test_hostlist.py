@@ -63,6 +63,7 @@ def test_what_scontrol_show_hostnames_prints(text: str, names: list[str]) -> Non
         ("a[1-]", "'1-' between brackets"),
         (f"a[0-{MAX_NODES}]", "the range"),
         ("a[0-999]b[0-999]", f"more than {MAX_NODES} names"),
+        ("a[1-60000,1-60000]", f"more than {MAX_NODES} names"),
     ],
 )
 def test_refusals_name_the_fault(text: str, what: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 import pytest
@@ -55,6 +57,7 @@ def example_program() -> Program:
     return Program(None, ROOT, "params.yaml", Params, "")
 
 
+@patch.dict(os.environ)  # --certs sets a variable
 def parse(command: Command) -> None:
     """Raises, or ends the process as the program would, where the words are no command line of it."""
     context = COMMANDS[Path(command.words[0]).name]().make_context("", list(map(sampled, command.words[1:])))

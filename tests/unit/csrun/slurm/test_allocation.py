@@ -225,3 +225,14 @@ def test_layouts_that_fit_are_taken(environment: dict[str, str], layout: JobLayo
     allocation = read_allocation(environment)
     assert allocation is not None
     allocation.check(layout)
+
+
+def test_a_huge_count_of_nodes_takes_no_memory():
+    allocation = read_allocation(
+        {
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_JOB_CPUS_PER_NODE": "16(x99999999999)",
+        }
+    )
+    assert allocation.cpus_per_node == {"n1": 16, "n2": 16}

@@ -161,7 +161,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
         return None
     size = environment.get("SLURM_HET_SIZE", "")
     components = _number(size)
-    suffixes = [f"_HET_GROUP_{number}" for number in range(components)] if components else [""]
+    suffixes = (f"_HET_GROUP_{number}" for number in range(components)) if components else ("",)
     groups = []
     cpus: dict[str, int] = {}
     for suffix in suffixes:

@@ -227,6 +227,11 @@ def test_layouts_that_fit_are_taken(environment: dict[str, str], layout: JobLayo
     allocation.check(layout)
 
 
+def test_a_huge_number_of_components_takes_no_memory():
+    with pytest.raises(UsageError, match="SLURM_JOB_NODELIST_HET_GROUP_0 is not set"):
+        read_allocation({"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "9" * 19})
+
+
 def test_a_huge_count_of_nodes_takes_no_memory():
     allocation = read_allocation(
         {

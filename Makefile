@@ -22,6 +22,7 @@ lint: .venv/.complete ## style, types, who may import whom, circles of imports, 
 	.venv/bin/lint-imports --config setup.cfg
 	$(VENV_PYTHON) scripts/lint.py
 
+# pytest-xdist hangs after it has replaced a worker that crashed: the first crash ends the tests.
 test: .venv/.complete ## the tests
 	$(VENV_PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --max-worker-restart=0 --no-loadscope-reorder
 

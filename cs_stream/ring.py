@@ -47,11 +47,6 @@ class ReadySpan:
     shards: bytes = b""
 
     @property
-    def end_position(self) -> int:
-        """The position after the last one."""
-        return self.first_position + self.count
-
-    @property
     def arrays(self) -> tuple[Array, ...]:
         """The span's own rows, one array of shape (count, *field shape) a field; views."""
         return tuple(array[self.offset : self.offset + self.count] for array in self.chunk_arrays)

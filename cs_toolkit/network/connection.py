@@ -147,28 +147,33 @@ class Connection:
         while rest:
             if deadline_s is not None:
                 self._limit_until(deadline_s)
-            try:
-                if rest[0].nbytes > 2 * _WAKE_BYTES:
-                    # The last part comes without it: the next bytes may be far away.
-                    count = self._receive_large(rest[0][:-_WAKE_BYTES])
-                else:
-                    count = self._sock.recvmsg_into(rest[:_MAX_BUFFERS], 0, socket.MSG_WAITALL)[0]
-            except BlockingIOError:
-                self._time_out("was not heard within the time limit")
-                continue
-            except OSError as error:
-                raise PeerGoneError(f"the connection broke ({error.strerror})") from None
-            if count == 0:
-                raise PeerGoneError("the connection was closed in the middle of a frame")
+            if rest[0].nbytes > 2 * _WAKE_BYTES:
+                # The last part comes without it: the next bytes may be far away.
+                count = self._receive_large(rest[0][:-_WAKE_BYTES])
+            else:
+                count = self._receive_once(rest[:_MAX_BUFFERS], socket.MSG_WAITALL)
             rest = _skip(rest, count)
 
     def _receive_large(self, buffer: memoryview) -> int:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _WAKE_BYTES)
         try:
-            return self._sock.recv_into(buffer, 0, socket.MSG_WAITALL)
+            return self._receive_once([buffer], socket.MSG_WAITALL)
         finally:
             with suppress(OSError):  # the connection broke
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+    def _receive_once(self, buffers: Sequence[memoryview], flags: int = 0) -> int:
+        """Receive bytes into buffers; return their number, 0 when `on_timeout` has permitted more time."""
+        try:
+            count = self._sock.recvmsg_into(buffers, 0, flags)[0]
+        except BlockingIOError:
+            self._time_out("was not heard within the time limit")
+            return 0
+        except OSError as error:
+            raise PeerGoneError(f"the connection broke ({error.strerror})") from None
+        if count == 0:
+            raise PeerGoneError("the connection was closed in the middle of a frame")
+        return count
 
     def receive_ahead(self, buffers: Sequence[memoryview], ahead: memoryview) -> int:
         """Fill all buffers in order, and `ahead` with bytes that have come after them.
@@ -186,15 +191,7 @@ class Connection:
             return 0
         rest = [*buffers, ahead]
         while True:
-            try:
-                count = self._sock.recvmsg_into(rest)[0]
-            except BlockingIOError:
-                self._time_out("was not heard within the time limit")
-                continue
-            except OSError as error:
-                raise PeerGoneError(f"the connection broke ({error.strerror})") from None
-            if count == 0:
-                raise PeerGoneError("the connection was closed in the middle of a frame")
+            count = self._receive_once(rest)
             missing -= count
             if missing <= 0:
                 return -missing

@@ -24,7 +24,7 @@ log = logging.getLogger("cs_system.memoryx")
 # Above the number of wafers and readers of any group, and low enough for file descriptors and threads.
 MAX_CONNECTIONS = 256
 
-# Connections that have not proved that they know the secret. When one more comes, the oldest is dropped: an
+# Connections that have not proved that they know the secret. When one more comes, the oldest is dropped: a
 # wafer with the secret proves it within milliseconds, so that idle peers cannot keep it out.
 MAX_UNPROVED = 64
 

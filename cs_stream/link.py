@@ -136,7 +136,7 @@ class ServerLink:
                 events = self._receive(slot_for)
                 if not events and self._core.has_data_to_send:
                     self.flush()
-            while 0 < len(events) < self._group and self._has_batch(events[-1]):
+            while 0 < len(events) < self._group and not self.is_over and self._has_batch(events[-1]):
                 events += self._receive(slot_for)
         except (FrameError, PeerGoneError, PeerSilentError) as error:
             if not events:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cs_stream.batches import BatchLayout
+from cs_stream.batches import BatchLayout, Slot
 from cs_stream.errors import (
     BatchShapeError,
     EndOfInput,
@@ -22,6 +22,7 @@ from cs_stream.link import ServerLink
 from cs_stream.messages import ErrorCode
 from cs_stream.receiver import BatchRing, RunStats, WorkerPhase
 from tests.loopback import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
+from tests.processes import wait_until
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 5])
@@ -240,6 +241,23 @@ def test_a_stopped_run_gives_the_workers_the_reason() -> None:
         assert (summary.end, summary.stopped_reason) == ("stopped", "loss is NaN at step 3")
         with pytest.raises(RingClosedError, match="the input of job 'job' is closed: loss is NaN at step 3"):
             run.ring.take()
+
+
+def test_a_run_may_end_among_batches_that_have_come_together() -> None:
+    with Loopback() as run:
+        slot_for = run.ring.slot_for
+
+        def end_at_the_second(link: ServerLink, seq: int) -> Slot:
+            if seq == 0:
+                wait_until(lambda: link._connection.has_received(4 * SMALL.nbytes))
+            elif seq == 1:
+                link.queue_end(None)
+            return slot_for(link, seq)
+
+        run.ring.slot_for = end_at_the_second  # type: ignore[method-assign]
+        sender = run.start_sender(0, count=10**6)
+        assert sender.result(timeout=60).end == "bye"
+        wait_until(lambda: not any("streaming-link" in thread.name for thread in threading.enumerate()))
 
 
 def test_closing_wakes_a_consumer() -> None:

@@ -172,16 +172,22 @@ def test_idle_connections_are_limited_and_dropped(
 
 def test_more_connections_than_the_limit_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MAX_CONNECTIONS", 2)
-    leave = threading.Event()
-    with admitting(lambda channel: bool(leave.wait(10)) and None) as address:
-        connections = [connect(address) for _ in range(3)]
-        opened = [greet(connection, SECRET, 5.0) for connection in connections]
-        header = opened[2].receive_header()
-        assert header.type is FrameType.FAILED
-        assert "MemoryX has 2 connections, and takes no more" in str(opened[2].receive_failure(header))
+    leave, served = threading.Event(), threading.Semaphore(0)
+
+    def serve(channel: FrameChannel) -> None:
+        served.release()
+        leave.wait(60)
+
+    with admitting(serve) as address, connect(address) as first, connect(address) as second:
+        for connection in (first, second):
+            greet(connection, SECRET, 5.0)
+            assert served.acquire(timeout=60)
+        with connect(address) as third:
+            channel = greet(third, SECRET, 5.0)
+            header = channel.receive_header()
+            assert header.type is FrameType.FAILED
+            assert "MemoryX has 2 connections, and takes no more" in str(channel.receive_failure(header))
         leave.set()
-        for connection in connections:
-            connection.close()
 
 
 def test_a_training_run_is_not_disturbed_by_idle_connections(

@@ -74,7 +74,7 @@ class Session:
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._last_sent_s = self._arrived_at_s = time.monotonic()
         self._wait_lines = WaitLines(time.monotonic(), _FIRST_LINE_S)
-        # Guards the state machine and `end`.
+        # Guards the state machine, `end`, and the descriptor of the connection until that is closed.
         self._lock = threading.Lock()
         # Held while bytes are received, and until their events are applied.
         self._receiving = threading.Lock()
@@ -226,7 +226,8 @@ class Session:
         self._finish(StoppedHereError())
         if self._watcher.is_alive():
             self._watcher.join()
-        self._connection.close()
+        with self._lock:  # a `stop` in another thread may be shutting it down
+            self._connection.close()
         if self._memory is not None:
             self._memory.close()
 
@@ -242,8 +243,12 @@ class Session:
 
     def _finish(self, end: SessionEnd) -> None:
         with self._lock:
-            if self.end is None:
-                self.end = end
+            self._end(end)
+
+    def _end(self, end: SessionEnd) -> None:
+        """End the session; the caller holds `_lock`."""
+        if self.end is None:
+            self.end = end
         self._connection.shut_down()
 
     def _receive_events(self, limit_s: float | None = None) -> None:
@@ -267,16 +272,22 @@ class Session:
 
     def _receive(self) -> None:
         count = self._connection.receive_some(self._buffer)
+        # The other thread must not find the state machine closed while `end` is missing: without credit, its
+        # next batch would be a bug of the caller.
         with self._lock:
-            events = self._core.receive_data(self._buffer[:count])
-        for event in events:
-            match event:
-                case Welcomed(welcome):
-                    self._welcome = welcome
-                case RunEnded():
-                    self._finish(event)
-                case ErrorReceived(failure):
-                    self._finish(failure)
+            try:
+                events = self._core.receive_data(self._buffer[:count])
+            except FrameError as error:
+                self._end(error)
+                return
+            for event in events:
+                match event:
+                    case Welcomed(welcome):
+                        self._welcome = welcome
+                    case RunEnded():
+                        self._end(event)
+                    case ErrorReceived(failure):
+                        self._end(failure)
 
     def _receive_rest(self, error: PeerGoneError) -> None:
         """Receive until the stream ends, as it may contain the reason; otherwise end with `error`."""

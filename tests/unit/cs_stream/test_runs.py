@@ -19,8 +19,10 @@ from cs_stream.errors import (
 )
 from cs_stream.frames import FrameType
 from cs_stream.link import ServerLink
-from cs_stream.messages import ErrorCode
+from cs_stream.messages import ErrorCode, Welcome
+from cs_stream.protocol import WorkerState
 from cs_stream.receiver import BatchRing, RunStats, WorkerPhase
+from cs_stream.session import Session
 from tests.loopback import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
 from tests.processes import wait_until
 
@@ -258,6 +260,49 @@ def test_a_run_may_end_among_batches_that_have_come_together() -> None:
         sender = run.start_sender(0, count=10**6)
         assert sender.result(timeout=60).end == "bye"
         wait_until(lambda: not any("streaming-link" in thread.name for thread in threading.enumerate()))
+
+
+class _Lingering:
+    """The lock of a session; a thread that leaves it closed and without an end waits there for a batch."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._lock = session, threading.Lock()
+        self.has_sent = threading.Event()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        is_closed = self._session._core.state is WorkerState.CLOSED
+        is_unexplained = is_closed and self._session.end is None
+        self._lock.release()
+        if is_unexplained:
+            self.has_sent.wait(30)
+
+
+def test_a_batch_that_is_ready_when_the_run_ends_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    shake_hands, send_batch = Session.shake_hands, Session.send_batch
+    is_ready = threading.Event()
+
+    def shake_hands_lingering(session: Session, limit_s: float) -> Welcome:
+        session._lock = _Lingering(session)  # type: ignore[assignment]
+        return shake_hands(session, limit_s)
+
+    def send_late(session: Session, fields: Sequence[memoryview], header: bytes | None) -> None:
+        is_ready.set()
+        wait_until(lambda: session._core.state is WorkerState.CLOSED)
+        try:
+            send_batch(session, fields, header)
+        finally:
+            session._lock.has_sent.set()  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Session, "shake_hands", shake_hands_lingering)
+    monkeypatch.setattr(Session, "send_batch", send_late)
+    with Loopback() as run:
+        sender = run.start_sender(0, count=1)
+        assert is_ready.wait(60)
+        run.ring.close()
+        assert sender.result(timeout=60).end == "bye"
 
 
 def test_closing_wakes_a_consumer() -> None:

@@ -12,14 +12,16 @@ Leader and members exchange JSON objects, one a line:
     ended ------->         run: the wafer has ended, for whatever reason
           <------- bye     the leader is shutting down
 
-The proofs hold for the nonces of both sides, that of the member also for its hello. No secret is ever sent:
-that of a run is derived from the group's token and the random name of the run.
+The proofs hold for the nonces of both sides, that of the member also for its hello. From the welcome on, each
+message has a proof, which covers its content and its number in its direction. No secret is ever sent: that of
+a run is derived from the group's token and the random name of the run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
@@ -51,27 +53,58 @@ class Channel:
     def __init__(self, connection: Connection) -> None:
         connection.break_when_lost(round(peer_timeout_s(os.environ)))
         self._lines = LineChannel(connection, _MAX_LINE_BYTES)
+        # Secret of the connection, once both sides have proved that they know the token.
+        self._secret = ""
+        self._side, self._peer = "", ""
+        self._sending = threading.Lock()
+        self._sent = self._received = 0
         # The address of this machine that the other end is connected to.
         self.own_host = connection.own_host
 
     def send(self, kind: str, **fields: object) -> None:
-        """Send a message.
+        """Send a message; callable from any thread.
 
         Raises:
             ConnectionError: the peer is gone.
         """
-        self._lines.send({"kind": kind, **fields})
+        message = {"kind": kind, **fields}
+        with self._sending:  # in the order of their numbers
+            if self._secret:
+                message["proof"] = self._prove(self._side, self._sent, message)
+                self._sent += 1
+            self._lines.send(message)
+
+    def authenticate(self, secret: str, side: str, peer: str) -> None:
+        """Add a proof to each later message, and require one from the peer.
+
+        Args:
+            secret: Secret of this connection.
+            side: Name of this side.
+            peer: Name of the other side.
+        """
+        self._secret, self._side, self._peer = secret, side, peer
+
+    def _prove(self, side: str, number: int, message: dict[str, Any]) -> str:
+        return prove(self._secret, side, str(number), json.dumps(message, sort_keys=True))
 
     def receive(self, deadline_s: float | None = None) -> dict[str, Any]:
         """Receive the next message, by a monotonic time if one is given.
 
         Raises:
-            ConnectionError: the peer is gone, is silent, or speaks another protocol.
+            ConnectionError: the peer is gone, is silent, or speaks another protocol; or its message was
+                changed or repeated in transit.
         """
         try:
             message = self._lines.receive(deadline_s)
         except FrameError as error:
             raise PeerGoneError(f"it does not send messages of a group of CS systems: {error}") from None
+        if self._secret:
+            given = message.pop("proof", None)
+            if not is_proof(given, self._prove(self._peer, self._received, message)):
+                raise PeerGoneError(
+                    "a message was changed or repeated in transit; check the network between them"
+                )
+            self._received += 1
         if not isinstance(message.get("kind"), str):
             raise PeerGoneError("it does not send messages of a group of CS systems")
         return message
@@ -104,6 +137,7 @@ def join_leader(channel: Channel, token: str, host: str, number: int) -> None:
         if not is_proof(answer.get("proof"), prove(token, "leader", nonce, leader_nonce)):
             raise PeerGoneError("another group listens there")
         channel.send("proof", proof=_member_proof(token, leader_nonce, hello))
+        channel.authenticate(_connection_secret(token, nonce, leader_nonce), "member", "leader")
         answer = channel.receive(deadline_s)
     if answer["kind"] != "welcome":
         raise GroupError(f"the group refuses this host: {answer.get('reason')}")
@@ -131,6 +165,7 @@ def admit_member(channel: Channel, token: str) -> tuple[str, int]:
     channel.send("nonce", nonce=nonce, proof=prove(token, "leader", member_nonce, nonce))
     if not is_proof(channel.receive(deadline_s).get("proof"), _member_proof(token, nonce, hello)):
         _refuse(channel, "its token is not that of the group")
+    channel.authenticate(_connection_secret(token, member_nonce, nonce), "leader", "member")
     channel.send("welcome")
     return host, number
 
@@ -142,6 +177,10 @@ def _refuse(channel: Channel, reason: str) -> NoReturn:
 
 def _member_proof(token: str, leader_nonce: str, hello: dict[str, Any]) -> str:
     return prove(token, "member", leader_nonce, json.dumps(hello, sort_keys=True))
+
+
+def _connection_secret(token: str, member_nonce: str, leader_nonce: str) -> str:
+    return prove(token, "connection", member_nonce, leader_nonce)
 
 
 def run_token(group_token: str, run: str) -> str:

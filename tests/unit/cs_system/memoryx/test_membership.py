@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from cs_system.memoryx.config import MemoryxConfig
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import HostPool
 from cs_system.swarmx.membership import GroupConfig, GroupFile, GroupLeader, find_group, join_group
+from cs_system.swarmx.protocol import Channel, admit_member, join_leader
+from cs_toolkit.network.connection import Connection, PeerGoneError
 from tests.certificates import SiteCertificates
 from tests.processes import is_running, wait_until
 from tests.systems import parts_of
@@ -143,6 +146,52 @@ def test_a_peer_without_the_token_is_refused(leader: GroupLeader, tmp_path: Path
         assert not leader.is_complete
         meeting.write(file)
         wait_until(lambda: leader.is_complete)
+
+
+@contextmanager
+def joined() -> Iterator[tuple[Channel, Channel, socket.socket, socket.socket]]:
+    """Leader and member after their handshake, and the ends of the network between them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+        sockets = []
+        for _ in range(2):
+            near = stack.enter_context(socket.create_connection(listener.getsockname()))
+            sockets += [near, stack.enter_context(listener.accept()[0])]
+        near_leader, leader_end, member_end, near_member = sockets
+        leader, member = Channel(Connection(leader_end)), Channel(Connection(member_end))
+        with ThreadPoolExecutor(2) as pool:
+            admitting = pool.submit(admit_member, leader, "token")
+            joining = pool.submit(join_leader, member, "token", "host", 1)
+            for source, sink in ((near_member, near_leader), (near_leader, near_member)) * 2:
+                sink.sendall(source.makefile("rb").readline())
+            assert (joining.result(), admitting.result()) == (None, ("host", 1))
+        yield leader, member, near_leader, near_member
+
+
+def test_a_message_that_was_changed_or_repeated_in_transit_is_refused() -> None:
+    with joined() as (leader, member, near_leader, near_member):
+        leader.send("start", port=7, run="name", rank=1)
+        line = near_leader.makefile("rb").readline()
+        near_member.sendall(line)
+        assert member.receive() == {"kind": "start", "port": 7, "run": "name", "rank": 1}
+        near_member.sendall(line)
+        with pytest.raises(PeerGoneError, match="changed or repeated in transit"):
+            member.receive()
+    for at in range(0, len(line) - 1, 7):
+        with joined() as (leader, member, near_leader, near_member):
+            leader.send("start", port=7, run="name", rank=1)
+            changed = bytearray(near_leader.makefile("rb").readline())
+            changed[at] ^= 1
+            near_member.sendall(changed)
+            with pytest.raises(PeerGoneError):
+                member.receive()
+    with joined() as (leader, member, near_leader, near_member):
+        near_member.sendall(b'{"kind":"bye"}\n')
+        with pytest.raises(PeerGoneError, match="changed or repeated in transit"):
+            member.receive()
+        member.send("ended", run="name")
+        near_leader.sendall(near_member.makefile("rb").readline().replace(b"name", b"game"))
+        with pytest.raises(PeerGoneError, match="changed or repeated in transit"):
+            leader.receive()
 
 
 def test_a_member_reports_a_lost_leader(leader: GroupLeader, tmp_path: Path) -> None:

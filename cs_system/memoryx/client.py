@@ -251,17 +251,26 @@ class StateReader:
         address: Host and port of MemoryX.
         secret: Its secret.
         name: Name of the model.
+        peer_timeout_s: Silence after which MemoryX counts as lost.
 
     Raises:
         MemoryxError: nothing answers at the address.
     """
 
-    def __init__(self, address: MemoryxAddress, secret: str, name: str) -> None:
+    def __init__(
+        self,
+        address: MemoryxAddress,
+        secret: str,
+        name: str,
+        peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S,
+    ) -> None:
         self._name = name_of(address)
         self._lock = threading.Lock()
         connection = connect_memoryx(address)
         try:
-            self._channel = greet(connection, secret, DEFAULT_PEER_TIMEOUT_S)
+            self._channel = greet(connection, secret, peer_timeout_s)
+            # MemoryX sends heartbeats while a request waits for the update of a step.
+            connection.limit_receive(peer_timeout_s)
             self._channel.send(FrameType.READ, 0, name.encode())
         except ConnectionError as error:
             connection.close()
@@ -309,7 +318,8 @@ class StateReader:
 
     def _request(self, kind: FrameType, index: int, expected: FrameType) -> Header:
         self._channel.send(kind, index)
-        header = self._channel.receive_header()
+        while (header := self._channel.receive_header()).type is FrameType.ALIVE:
+            pass
         if header.type is not expected:
             raise answer_error(self._channel, header, self._name)
         return header
@@ -502,13 +512,21 @@ class ShardedReader:
         addresses: Host and port of each process.
         secret: Their secret.
         name: Name of the model.
+        peer_timeout_s: Silence after which a process counts as lost.
     """
 
     def __init__(
-        self, schedule: Schedule, addresses: Sequence[MemoryxAddress], secret: str, name: str
+        self,
+        schedule: Schedule,
+        addresses: Sequence[MemoryxAddress],
+        secret: str,
+        name: str,
+        peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S,
     ) -> None:
         self._parts = shards(schedule, len(addresses))
-        self._readers = [StateReader(address, secret, name) for address in addresses[: len(self._parts)]]
+        self._readers = [
+            StateReader(address, secret, name, peer_timeout_s) for address in addresses[: len(self._parts)]
+        ]
 
     def get(self, number: int, spec: TensorSpec) -> np.ndarray:
         """Return a tensor of the snapshot, in the device's dtype; each may be read once."""

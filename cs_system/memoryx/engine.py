@@ -106,7 +106,9 @@ class StreamedEngine(LayeredEngine):
                     self._schedule, self._traffic, executables, OneDevice(), {}, spans=spans
                 )
             self._wait_open(client)
-            self._reader = ShardedReader(self._schedule, client.addresses, secret, name)
+            self._reader = ShardedReader(
+                self._schedule, client.addresses, secret, name, self._config.peer_timeout_s
+            )
             client.on_failure = self._reader.end_all
         return time.monotonic() - started
 

@@ -486,7 +486,8 @@ class WaferConnection:
                     self._channel.send(FrameType.DONE, 0)
                     continue
                 try:
-                    kept = model.read_snapshot(header.index)
+                    with self._channel.heartbeats():  # it may wait for the update of a long step
+                        kept = model.read_snapshot(header.index)
                 except MemoryxError as error:
                     self._fail(error)
                 else:

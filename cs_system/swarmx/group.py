@@ -271,7 +271,7 @@ class GroupEngine(LayeredEngine):
         for _ in range(self._count):
             if self._ready.get() < 0:
                 raise self._find_cause()
-        self._reader = ShardedReader(self._schedule, memoryx, secret, model)
+        self._reader = ShardedReader(self._schedule, memoryx, secret, model, self._config.peer_timeout_s)
 
     def _watch(
         self, heartbeats: HeartbeatMonitor, stragglers: StragglerMonitor, stop: threading.Event

@@ -5,9 +5,10 @@ from __future__ import annotations
 import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -17,10 +18,13 @@ import pytest
 from cs_system.errors import MemoryxError
 from cs_system.memoryx import admission
 from cs_system.memoryx.admission import Admission
+from cs_system.memoryx.client import StateReader
 from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig
 from cs_system.memoryx.protocol import FrameChannel, FrameType, Header, admit, greet
+from cs_system.memoryx.server import ModelRegistry, WaferConnection
 from cs_toolkit.network.connection import Connection, PeerGoneError, connect
 from cs_toolkit.network.frames import ForeignBytesError
+from cs_toolkit.step import TensorSpec
 from tests.processes import wait_until
 
 from .streamed_steps import Streamed, running_memoryx
@@ -291,6 +295,69 @@ def test_a_changed_bit_is_an_error_and_never_another_weight(
     # Padding is not checked, as it is not used.
     assert all(found is None or found == expected for found in outcomes)
     assert outcomes.count(None) >= 9
+
+
+class SilentProxy:
+    """Forwards connections; from the second one, a reader, MemoryX hears nothing after the first bytes."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target, self._sockets = target, list[socket.socket]()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        for limit in (1 << 40, 56 + 32 + 56 + 56 + 32):  # of a reader: HELLO, PROOF and READ
+            near, far = self._listener.accept()[0], socket.create_connection(self._target[:2])
+            self._sockets += [near, far]
+            for source, sink, count in ((near, far, limit), (far, near, 1 << 40)):
+                threading.Thread(target=self._forward, args=(source, sink, count), daemon=True).start()
+
+    @staticmethod
+    def _forward(source: socket.socket, sink: socket.socket, count: int) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data[:count])
+                count -= len(data[:count])
+
+    def close(self) -> None:
+        self._listener.close()
+        for sock in self._sockets:
+            sock.close()
+
+
+def test_a_reader_does_not_wait_for_ever(stack: Streamed, memoryx: tuple[str, int], tmp_path: Path) -> None:
+    proxy = SilentProxy(memoryx)
+    place = MemoryxConfig((MemoryxAddress(*proxy.address),), tmp_path, maps_files=False, peer_timeout_s=2.0)
+    engine = stack.engine(place)
+    try:
+        engine.put_state(stack.state)
+        with pytest.raises(MemoryxError, match=r"has gone \(the peer was not heard within the time limit\)"):
+            engine.fetch_state()
+    finally:
+        engine.free()
+        proxy.close()
+
+
+def test_a_reader_may_wait_for_a_long_update() -> None:
+    class SlowModel:
+        def read_snapshot(self, number: int) -> np.ndarray:
+            time.sleep(2.5)
+            return np.full(3, number, np.int32)
+
+        def end_snapshot(self) -> None:
+            return
+
+    registry = ModelRegistry()
+    registry.add(b"model", SlowModel())  # type: ignore[arg-type]
+
+    def serve(channel: FrameChannel) -> None:
+        WaferConnection(channel, lambda *_: None, registry).serve()  # type: ignore[arg-type,return-value]
+
+    with admitting(serve) as address:
+        reader = StateReader(MemoryxAddress(*address), SECRET, "model", peer_timeout_s=1.5)
+        assert reader.get(7, TensorSpec("w", "int32", (3,))).tolist() == [7, 7, 7]
+        reader.close()
 
 
 def test_accepting_ends_when_the_listener_is_shut_down(caplog: pytest.LogCaptureFixture) -> None:

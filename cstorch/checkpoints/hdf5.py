@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import h5py
+import hdf5plugin
 import numpy as np
 import torch
-from h5py import h5a, h5d, h5l, h5p, h5s, h5t
+from h5py import h5a, h5d, h5l, h5p, h5s, h5t, h5z
 
 from cstorch.checkpoints.checksums import Extent, start_checksum
 
@@ -83,6 +84,16 @@ _long = ctypes.c_int64
 _MAX_COMPRESSION = 2048
 _LEAST_FILE_BYTES = 1 << 20
 
+# Filters of data sets that are read. Others of `hdf5plugin` are native code that does not expect damage: SZ
+# ends the process with exit code 0.
+_FILTERS = (
+    h5z.FILTER_DEFLATE,
+    h5z.FILTER_SHUFFLE,
+    h5z.FILTER_FLETCHER32,
+    h5z.FILTER_LZF,
+    hdf5plugin.LZ4.filter_id,
+)
+
 _HEAP = b"GCOL\x01\0\0\0"
 _SCAN_BYTES = 4 << 20
 # Heaps do not overlap, but the signatures of deleted ones may be left. A file made for it would have millions
@@ -140,7 +151,8 @@ def data_set(file: h5py.File, name: str) -> Any:
 
     Raises:
         KeyError: the data set does not exist.
-        ValueError: the name is a link, or the elements are in another file.
+        ValueError: the name is a link, or the elements are in another file, or compressed in another way than
+            with gzip, LZF or LZ4.
     """
     place = name.encode()
     for end in [*(match.start() for match in re.finditer(b"/", place)), len(place)]:
@@ -151,6 +163,12 @@ def data_set(file: h5py.File, name: str) -> Any:
     stored = found.get_create_plist()
     if stored.get_layout() == h5d.VIRTUAL or stored.get_external_count():
         raise ValueError(f"the elements of {name!r} are in other files")
+    for number, _, _, description in map(stored.get_filter, range(stored.get_nfilters())):
+        if number not in _FILTERS:
+            raise ValueError(
+                f"the elements of {name!r} are compressed by filter {number} ({description.decode()}), "
+                "expected gzip, LZF or LZ4"
+            )
     return found
 
 

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 import h5py
-import hdf5plugin  # noqa: F401 - h5py decompresses LZ4 with it, as other writers of the format make it
 import ml_dtypes
 import numpy as np
 import torch
@@ -46,6 +45,7 @@ log = logging.getLogger("cstorch")
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _OLD_VERSION = 0.4
 _OLD_TYPE = "__H5_TYPE__"
+_MAX_GROUPS = 100
 
 
 def read(path: Path) -> Any:
@@ -199,7 +199,15 @@ class _Reader:
 def _data_sets(file: h5py.File) -> list[str]:
     """Return the names of all data sets; a slash in a key makes a group."""
     found: list[str] = []
-    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
+
+    def add(name: str, item: Any) -> None:
+        # h5py opens each item from the root: 3,000 nested groups took 12 s.
+        if name.count("/") > _MAX_GROUPS:
+            raise ValueError(f"its groups are nested more than {_MAX_GROUPS} deep")
+        if isinstance(item, h5py.Dataset):
+            found.append(name)
+
+    file.visititems(add)
     return found
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 import torch
+from h5py import h5d, h5p, h5s, h5t, h5z
 
 import cstorch.checkpoints as cp
 from benchmarks.checkpoints import _training
@@ -204,6 +206,47 @@ def _long_number(file: h5py.File) -> None:
     file.attrs["x.__metadata__"] = '{"x.__metadata__": {"__TYPE__": "ScalarSerializer", "scalar_value": ' + (
         "9" * 6000 + "}}"
     )
+
+
+def _ends_the_process(file: h5py.File) -> None:
+    """The filter SZ calls exit(0)."""
+    data = file.create_dataset("x", (64,), "<f4", chunks=(64,), **hdf5plugin.SZ(absolute=0.1))
+    data[...] = 1
+    data.id.write_direct_chunk((0,), b"\xff" * 64, 0)
+
+
+def _unknown_filter(file: h5py.File) -> None:
+    stored = h5p.create(h5p.DATASET_CREATE)
+    stored.set_chunk((4,))
+    stored.set_filter(31999, h5z.FLAG_OPTIONAL, (0,))
+    h5d.create(file.id, b"x", h5t.IEEE_F32LE, h5s.create_simple((4,)), dcpl=stored)
+
+
+@pytest.mark.parametrize("change", [_ends_the_process, _unknown_filter])
+def test_elements_of_other_filters_are_refused(tmp_path: Path, change: Callable[[h5py.File], None]) -> None:
+    path = tmp_path / "checkpoint_1.mdl"
+    _hostile(path, change)
+    with pytest.raises(CheckpointError, match=r"compressed by filter \d+ .*, expected gzip, LZF or LZ4"):
+        cp.load(path)
+
+
+@pytest.mark.parametrize("options", [{"compression": "gzip", "shuffle": True}, hdf5plugin.LZ4()])
+def test_elements_of_known_filters_are_read(tmp_path: Path, options: Any) -> None:
+    path = tmp_path / "checkpoint_1.mdl"
+    values = np.arange(64, dtype="<f4")
+    _hostile(path, lambda file: file.create_dataset("x", data=values, fletcher32=True, **options))
+    assert np.array_equal(cp.load(path)["x"], values)
+
+
+def test_groups_nested_deep_are_refused_soon(tmp_path: Path) -> None:
+    path = tmp_path / "old.mdl"
+    _old_file(path)
+    with h5py.File(path, "r+") as file:
+        group = file
+        for _ in range(500):
+            group = group.create_group("g")
+    with pytest.raises(CheckpointError, match="groups are nested more than 100 deep"):
+        cp.load(path)
 
 
 @pytest.mark.parametrize(

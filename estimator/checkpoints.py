@@ -24,6 +24,9 @@ log = logging.getLogger("estimator")
 CHECKPOINT_PREFIX = "model.ckpt"
 STATE_FILE = "checkpoint"
 
+# The file lists each checkpoint with 60 to some hundred bytes.
+_MAX_STATE_BYTES = 4 << 20
+
 # Prefix of the hidden folder in which a checkpoint is written.
 _PARTIAL = ".saving-"
 
@@ -31,7 +34,7 @@ _PARTIAL = ".saving-"
 _damaged: set[str] = set()
 
 # Names, sizes and times of the files of a checkpoint.
-_Files: TypeAlias = tuple[tuple[str, int, int], ...]
+_Files: TypeAlias = tuple[tuple[str, int | None, int], ...]
 
 # Characters that TensorFlow takes for a pattern.
 _PATTERN = frozenset("*?[\\")
@@ -76,7 +79,7 @@ def list_checkpoints(model_dir: Path | str) -> list[str]:
     by_step = {
         int(path.stem.rpartition("-")[2]): str(path.with_suffix(""))
         for path in directory.glob(f"{CHECKPOINT_PREFIX}-*.index")
-        if path.stem.rpartition("-")[2].isdigit()
+        if path.stem.rpartition("-")[2].isdecimal()
     }
     on_disk = [by_step[step] for step in sorted(by_step, reverse=True)]
     state = _read_state(directory)
@@ -96,6 +99,9 @@ def _read_state(directory: Path) -> Any:
     """Return the contents of the `checkpoint` file, None if it is damaged or missing."""
     import tensorflow as tf
 
+    file = directory / STATE_FILE
+    if not file.is_file() or file.stat().st_size > _MAX_STATE_BYTES:
+        return None
     try:
         return tf.train.get_checkpoint_state(str(directory))
     except ValueError:
@@ -106,13 +112,20 @@ def _find_damage(prefix: str) -> str | None:
     """Compare all tensors of a checkpoint with their checksums; return the first difference, or None."""
     if not checkpoint_exists(prefix):
         return "its index file is missing"
-    return _find_damage_of(prefix, _files_of(prefix))
+    files = _files_of(prefix)
+    for name, size, _ in files:
+        if size is None and name.startswith(f"{Path(prefix).name}.data-"):
+            return f"{name} is no file"  # TensorFlow would wait for the writer of a FIFO
+    return _find_damage_of(prefix, files)
 
 
 def _files_of(prefix: str) -> _Files:
-    path = Path(prefix)
-    files = ((file.name, file.stat()) for file in sorted(path.parent.glob(f"{glob.escape(path.name)}.*")))
-    return tuple((name, found.st_size, found.st_mtime_ns) for name, found in files)
+    """Return the files of a checkpoint; a directory, a FIFO or a link to nothing has no size."""
+    path, found = Path(prefix), []
+    for file in sorted(path.parent.glob(f"{glob.escape(path.name)}.*")):
+        status = file.stat() if file.is_file() else None
+        found.append((file.name, status and status.st_size, status.st_mtime_ns if status else 0))
+    return tuple(found)
 
 
 # Several calls of a program look for the newest checkpoint: it is read once, and a damaged one gets one line.

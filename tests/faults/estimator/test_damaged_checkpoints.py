@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +130,46 @@ def test_a_damaged_list_without_checkpoints_is_an_error(tiny: Tiny, tiny_input: 
     (Path(estimator.model_dir) / "checkpoint").write_bytes(b"\xff\0")
     with pytest.raises(CheckpointReadError, match="has no checkpoint"):
         estimator.train(tiny_input, steps=1)
+
+
+def _make_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def _make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("change", [_make_fifo, _link_to_itself, _make_directory])
+@pytest.mark.parametrize("name", ["model.ckpt-2.index", "model.ckpt-2.data-00000-of-00001", "checkpoint"])
+def test_what_is_no_file_is_no_checkpoint(
+    tiny: Tiny, tiny_input: InputFn, change: Callable[[Path], None], name: str
+) -> None:
+    estimator = tiny()
+    _train(estimator, tiny_input, 1, 2)
+    model_dir = Path(estimator.model_dir)
+    change(model_dir / name)
+    step = 2 if name == "checkpoint" else 1
+    assert latest_checkpoint(model_dir) == str(model_dir / f"model.ckpt-{step}")
+
+
+def test_files_with_other_names_are_no_checkpoints(
+    tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture
+) -> None:
+    estimator = tiny()
+    _train(estimator, tiny_input, 1)
+    model_dir = Path(estimator.model_dir)
+    (model_dir / "model.ckpt-\u00b2.index").touch()
+    (model_dir / "checkpoint").write_text(f'model_checkpoint_path: "{"a" * 10_000_000}"')
+    assert latest_checkpoint(model_dir) == str(model_dir / "model.ckpt-1")
+    assert len(caplog.text) < 10_000
 
 
 def test_a_killed_write_leaves_the_checkpoint_before(

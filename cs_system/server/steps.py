@@ -350,7 +350,13 @@ class RateMeter:
 
     def start(self, steps: int) -> None:
         """Start counting at `steps`, so that a pause before does not lower the rate."""
-        self._marks = deque([(self._clock(), steps)])
+        now = self._clock()
+        pause_s = now - self._marks[-1][0] if self._marks else self._window_s
+        if pause_s < self._window_s and self._marks[-1][1] == steps:
+            # Runs end at each checkpoint: the window has the steps before it, without the time in between.
+            self._marks = deque((mark_s + pause_s, done) for mark_s, done in self._marks)
+        else:
+            self._marks = deque([(now, steps)])
 
     def update(self, steps: int) -> None:
         """Record the number of steps done so far."""

@@ -225,3 +225,24 @@ def test_rate_is_that_of_the_last_seconds():
     assert meter.per_s() == pytest.approx(100.0)
     now[0] = 40.0
     assert meter.per_s() < 25.0
+
+
+def test_the_rate_continues_over_the_ends_of_runs():
+    now = [0.0]
+    meter = RateMeter(window_s=5.0, clock=lambda: now[0])
+    meter.start(0)
+    now[0] = 1.0
+    meter.update(10)
+    now[0] = 3.0  # a checkpoint
+    meter.start(10)
+    assert meter.per_s() == pytest.approx(10.0)
+    now[0] = 4.0
+    meter.update(20)
+    assert meter.per_s() == pytest.approx(10.0)
+    now[0] = 20.0  # a long pause
+    meter.start(20)
+    assert meter.per_s() == 0.0
+    now[0] = 21.0
+    meter.update(23)
+    meter.start(0)  # another program
+    assert meter.per_s() == 0.0

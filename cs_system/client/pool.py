@@ -78,9 +78,13 @@ class Requirements:
             return f"its fabric {info.fabric} is another one than that of the program"
         if info.num_csx < self.wafers:
             return f"it has {info.num_csx} wafer(s), the program needs {self.wafers}"
-        if self.execution not in info.admission.modes:
-            return f"its mode is {' and '.join(info.admission.modes)}"
-        return "it is drained" if info.admission.drained_by else None
+        return self.lack_mode(info) or ("it is drained" if info.admission.drained_by else None)
+
+    def lack_mode(self, info: SystemInfo) -> str | None:
+        """Return `lack` for the execution mode, which an administrator may change while the job waits."""
+        if self.execution in info.admission.modes:
+            return None
+        return f"its mode is {' and '.join(info.admission.modes)}"
 
 
 class SystemPool:
@@ -149,7 +153,7 @@ class SystemPool:
         clients = self._connect(requirements)
         try:
             client, reservation = _reserve_free(clients, job, token) or (
-                _reserve_first(clients, job, token, on_wait) if wait else _refuse_busy(clients)
+                _reserve_first(clients, job, token, requirements, on_wait) if wait else _refuse_busy(clients)
             )
             self.chosen = client.address
             log.info("using the CS system at %s, the first free one of %d", client.address, len(clients))
@@ -269,7 +273,11 @@ def _refuse_busy(clients: Sequence[SystemClient]) -> tuple[SystemClient, Reserva
 
 
 def _reserve_first(
-    clients: Sequence[SystemClient], job: str, token: str, on_wait: OnWait | None
+    clients: Sequence[SystemClient],
+    job: str,
+    token: str,
+    requirements: Requirements,
+    on_wait: OnWait | None,
 ) -> tuple[SystemClient, Reservation]:
     """Queue for all systems at the same time; return the first reservation that is granted."""
     events: queue.Queue[tuple[SystemClient, Reservation | CsSystemError | str]] = queue.Queue()
@@ -287,6 +295,9 @@ def _reserve_first(
             reservation = client.reserve(
                 job, token, wait=True, on_wait=lambda text: events.put((client, text))
             )
+            if (reason := requirements.lack_mode(client.info())) is not None:
+                client.close()  # ends the reservation
+                raise SystemUnreachableError(f"the job can no longer run there: {reason}")
         except CsSystemError as error:
             events.put((client, error))
             return

@@ -122,6 +122,26 @@ def test_a_waiting_job_takes_the_system_that_becomes_free_first(systems, holder,
     assert texts[0].startswith("waiting for the first free one of 2 CS systems: ")
 
 
+def test_a_system_whose_mode_changes_while_the_job_waits_is_skipped(systems, holder, caplog):
+    def on_wait(text: str) -> None:
+        if "of 2 CS systems" in text and text.count("place 1 in the queue") == 2:
+            admin.set_admission(modes=("weight_streaming",))
+            holder[systems[0]].close()
+        elif "of 1 CS systems" in text:
+            holder[systems[1]].close()
+
+    with SystemClient(systems[0]) as admin:
+        try:
+            pool = SystemPool(systems)
+            with pool.reserve("job-1", "token", NEEDS, wait=True, on_wait=on_wait) as (client, _):
+                assert client.address == systems[1]
+                assert states(systems) == [(None, 0), ("job-1", 0)]
+        finally:
+            admin.set_admission(modes=("pipelined", "weight_streaming"))
+    assert f"{systems[0]}: the job can no longer run there: its mode is weight_streaming" in caplog.text
+    wait_for_idle(systems)
+
+
 def test_systems_that_become_free_together_are_not_both_taken(systems, holder):
     def on_wait(text: str) -> None:
         threads = [threading.Thread(target=holder[address].close) for address in systems]

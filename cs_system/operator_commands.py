@@ -33,7 +33,7 @@ def _asking(command: Callable[..., None]) -> Callable[..., None]:
     def run(*, addresses: str | None, **arguments: Any) -> None:
         if addresses is None:
             raise click.UsageError(
-                "no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip"
+                "no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip or systems"
             )
         command(parse_addresses(addresses), **arguments)
 

@@ -329,7 +329,9 @@ class _ReadyFile:
             "fabric": options.system.fabric,
         }
         if http_port is not None:
-            name = advertised_host(options.http_host, options.system.advertise)
+            # By default the page listens only on this machine, whose advertised name does not lead to it.
+            advertise = "" if is_loopback(options.http_host) else options.system.advertise
+            name = advertised_host(options.http_host, advertise)
             scheme = "http" if options.http_credentials is None else "https"
             self._content["status_page"] = f"{scheme}://{host_port(name, http_port)}/"
 

@@ -1,10 +1,13 @@
 import socket
+import urllib.request
+from pathlib import Path
 
 import pytest
 
 from cs_system.address import SystemAddress, parse_address
 from cs_system.errors import BadAddressError
 from cs_system.server.process import advertised_host
+from tests.systems import running_system
 
 
 @pytest.mark.parametrize(
@@ -89,3 +92,11 @@ def test_a_host_whose_name_nobody_knows_is_reached_on_its_loopback(monkeypatch: 
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     assert advertised_host("0.0.0.0", "") == "127.0.0.1"
+
+
+def test_the_status_page_is_named_by_the_address_that_it_listens_on(tmp_path: Path) -> None:
+    # By default that is this machine only, whatever name the system itself is reached by.
+    with running_system(tmp_path, ["--advertise=cs1.lab.example", "--http-port=0"]) as system:
+        assert system.address.startswith("cs1.lab.example:")
+        with urllib.request.urlopen(f"{system.status_page}healthz", timeout=10) as answer:
+            assert answer.read() == b"ok\n"

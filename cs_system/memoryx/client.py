@@ -331,7 +331,7 @@ class _ShardedStreams(Generic[S]):
     Attributes:
         parts: Part of the model of each process; no more than there are layers to share.
         addresses: Addresses of the processes that have a part.
-        on_failure: Called when a process is lost, for those who wait for it elsewhere.
+        on_failure: Called with the error when a process is lost, for those who wait for it elsewhere.
     """
 
     def __init__(self, schedule: Schedule, addresses: Sequence[MemoryxAddress]) -> None:
@@ -339,7 +339,7 @@ class _ShardedStreams(Generic[S]):
         self.parts = shards(schedule, len(addresses))
         self.addresses = tuple(addresses[: len(self.parts)])
         self._streams: list[S] = []
-        self.on_failure: Callable[[], None] = lambda: None
+        self.on_failure: OnFailure = lambda error: None
         self._calls = itertools.cycle(range(len(self._traffic.calls)))
 
     def weights(self, is_computing: Computing) -> Arrays:
@@ -372,7 +372,7 @@ class _ShardedStreams(Generic[S]):
         """End all streams after one process is lost, so that nobody waits for the others."""
         for stream in self._streams:
             stream.end(error)
-        self.on_failure()
+        self.on_failure(error)
 
 
 class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
@@ -475,6 +475,7 @@ class ShardedListener(_ShardedStreams[WeightListener]):
         addresses: Host and port of each process.
         secret: Their secret.
         name: Name of the model.
+        on_failure: Called with the error when a process is lost, also while this wafer waits for no weights.
         peer_timeout_s: Silence after which a process counts as lost.
     """
 
@@ -484,9 +485,11 @@ class ShardedListener(_ShardedStreams[WeightListener]):
         addresses: Sequence[MemoryxAddress],
         secret: str,
         name: str,
+        on_failure: OnFailure,
         peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S,
     ) -> None:
         super().__init__(schedule, addresses)
+        self.on_failure = on_failure
         for address, part in zip(self.addresses, self.parts, strict=True):
             self._streams.append(
                 WeightListener(address, secret, part, self._fail_all, peer_timeout_s=peer_timeout_s)

@@ -106,10 +106,10 @@ class StreamedEngine(LayeredEngine):
                     self._schedule, self._traffic, executables, OneDevice(), {}, spans=spans
                 )
             self._wait_open(client)
-            self._reader = ShardedReader(
+            self._reader = reader = ShardedReader(
                 self._schedule, client.addresses, secret, name, self._config.peer_timeout_s
             )
-            client.on_failure = self._reader.end_all
+            client.on_failure = lambda error: reader.end_all()
         return time.monotonic() - started
 
     def _wait_open(self, client: ShardedMemoryx) -> None:

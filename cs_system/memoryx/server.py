@@ -32,6 +32,7 @@ from cs_system.errors import (
 )
 from cs_system.memoryx.admission import Admission
 from cs_system.memoryx.protocol import (
+    HEARTBEAT_INTERVAL_S,
     MAX_NAME_BYTES,
     FrameChannel,
     FrameType,
@@ -200,29 +201,45 @@ class ModelRegistry:
             channel.receive_header()  # a listener sends nothing more
         self._change(lambda: self._joined.pop(name, None))
 
-    def wait_for_listeners(self, name: bytes, count: int, files: bytes) -> list[Listener]:
+    def wait_for_listeners(
+        self, name: bytes, count: int, files: bytes, first: FrameChannel
+    ) -> list[Listener]:
         """Wait for the wafers of a group, until they know where the files of the model are.
+
+        Args:
+            name: Name of the model.
+            count: Number of wafers besides the first one.
+            files: Description of the files.
+            first: Connection of the first wafer.
 
         Raises:
             MemoryxError: some do not connect in time.
             ConnectionError: one is gone.
         """
-        listeners = self._wait_for(name, count, lambda listener: True)
+        listeners = self._wait_for(name, count, first, lambda listener: True)
         for listener in listeners:
             listener.channel.send(FrameType.OPENED, 0, files)
-        return self._wait_for(name, count, lambda listener: listener.has_files is not None)
+        return self._wait_for(name, count, first, lambda listener: listener.has_files is not None)
 
-    def _wait_for(self, name: bytes, count: int, condition: Callable[[Listener], bool]) -> list[Listener]:
+    def _wait_for(
+        self, name: bytes, count: int, first: FrameChannel, condition: Callable[[Listener], bool]
+    ) -> list[Listener]:
         def matching() -> list[Listener]:
             return [listener for listener in self._joined.get(name, ()) if condition(listener)]
 
-        with self._changed:
-            if not self._changed.wait_for(lambda: len(matching()) >= count, _JOIN_TIMEOUT_S):
+        deadline_s = time.monotonic() + _JOIN_TIMEOUT_S
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: len(matching()) >= count, HEARTBEAT_INTERVAL_S):
+                    return matching()
+                connected = 1 + len(matching())
+            if time.monotonic() > deadline_s:
                 raise MemoryxError(
-                    f"{1 + len(matching())} of {count + 1} CS systems connected to MemoryX within "
+                    f"{connected} of {count + 1} CS systems connected to MemoryX within "
                     f"{_JOIN_TIMEOUT_S:g} s; look at the logs of the others"
                 )
-            return matching()
+            # The first wafer sends nothing now: only this shows that it is gone, and its files are useless.
+            first.send(FrameType.ALIVE, 0)
 
     def _change(self, change: Callable[[], object]) -> None:
         with self._changed:
@@ -307,7 +324,9 @@ class WaferConnection:
             self._always_streamed = always_streamed(memory.shard)
             files = memory.files.to_json()
             if model.listeners:
-                self._listeners = self._registry.wait_for_listeners(self._model_name, model.listeners, files)
+                self._listeners = self._registry.wait_for_listeners(
+                    self._model_name, model.listeners, files, self._channel
+                )
             self._registry.add(self._model_name, self)
             self._channel.send(FrameType.OPENED, 0, files)
             self._has_files = _receive_mapped(self._channel)
@@ -561,7 +580,8 @@ class WaferConnection:
             self._to_update.put(None)
 
     def _fail(self, error: CsSystemError) -> None:
-        """Send the error to the wafer, if it is still connected."""
+        """Send the error to the wafers that are still connected."""
         log.error("%s", error)
-        with contextlib.suppress(ConnectionError):
-            self._channel.send_failure(error)
+        for channel in (self._channel, *(listener.channel for listener in self._listeners)):
+            with contextlib.suppress(ConnectionError):
+                channel.send_failure(error)

@@ -48,7 +48,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _WATCH_INTERVAL_S = 0.5
 
 Arrays = list[np.ndarray]
-OnFailure = Callable[[CsSystemError], None]
+OnFailure = Callable[[CsSystemError], object]
 Computing = Callable[[], bool]
 T = TypeVar("T")
 

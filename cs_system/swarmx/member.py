@@ -149,8 +149,11 @@ class _Wafer:
         secret = decrypt(assignment.encrypted_secret, memoryx_key(self._token))
         timeout_s = peer_timeout_s(os.environ)
         if assignment.rank:
+            # The first wafer waits for this one, at MemoryX and in sums: it must not learn of the loss only
+            # when it next asks for weights.
+            report = partial(_fail, channel)
             self._stream = ShardedListener(
-                self._schedule, assignment.memoryx, secret, assignment.model, timeout_s
+                self._schedule, assignment.memoryx, secret, assignment.model, report, timeout_s
             )
         else:
             client = ShardedMemoryx(self._schedule, assignment.memoryx, secret, peer_timeout_s=timeout_s)

@@ -23,9 +23,10 @@ from cs_system.errors import (
     WrongOrderError,
 )
 from cs_system.memoryx.config import MemoryxConfig
-from cs_system.memoryx.protocol import FrameType, Header
+from cs_system.memoryx.protocol import NO_TAG, FrameType, Header
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
+from cs_toolkit.network.connection import shut_down
 from tests.processes import wait_until
 from tests.programs.steps.hostile import with_callback
 from tests.systems import descendants_of
@@ -188,6 +189,49 @@ def test_a_refused_executable_is_reported_by_the_group(stack: Streamed, tmp_path
     engine = GroupEngine(stack.compiled, stack.schedule, data, MemoryxConfig((), tmp_path), 2)
     with pytest.raises(ExecutableError, match=rf"executable 'function {number}' is refused: .* @xla_ffi_pyt"):
         engine.program()
+
+
+@contextmanager
+def cut_when_it_joins(target: tuple[str, int]) -> Iterator[tuple[str, int]]:
+    """Forward connections to MemoryX, but cut that of a wafer that joins the model of another one."""
+    name_bytes = 32
+    joins = Header(FrameType.JOIN, 0, name_bytes).encode()[: -2 * len(NO_TAG)]
+    ends: list[socket.socket] = []
+
+    def forward(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while (data := source.recv(1 << 16)) and joins not in data:
+                sink.sendall(data)
+        for sock in (source, sink):
+            shut_down(sock)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                near, far = listener.accept()[0], socket.create_connection(target)
+                ends.extend((near, far))
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=forward, args=pair, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()
+        shut_down(listener)
+    for sock in ends:
+        sock.close()
+
+
+def test_a_wafer_that_cannot_join_is_reported_and_its_model_is_dropped(
+    stack: Streamed, tmp_path: Path
+) -> None:
+    """It gets no weights before the first step, for which the first wafer and MemoryX wait."""
+    with running_memoryx(tmp_path) as (_, address), cut_when_it_joins(address[:2]) as place:
+        engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxConfig((place,)), 2)
+        began_s = time.monotonic()
+        with pytest.raises(MemoryxError, match=r"MemoryX at \S+ has gone"):
+            engine.program()
+        assert time.monotonic() - began_s < 30
+        wait_until(lambda: not [*tmp_path.iterdir()], lambda: [*tmp_path.iterdir()], 30)
 
 
 def test_a_killed_memoryx_is_reported_by_the_group(stack: Streamed, tmp_path: Path) -> None:

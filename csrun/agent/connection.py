@@ -32,6 +32,7 @@ class Connection:
         self._decoder = Decoder(max_head_bytes)
         self._unsent = bytearray()
         self._open = True
+        self._sends = True
         self.error = ""
         connection.setblocking(False)
         with suppress(OSError):  # the peer may have closed it already
@@ -44,7 +45,10 @@ class Connection:
             break_when_lost(self._socket, round(seconds))
 
     def is_open(self) -> bool:
-        """Return False once the peer has closed or broken the connection, or violated the protocol."""
+        """Return False once all has been received of a peer that has closed or broken the connection.
+
+        Also after a violation of the protocol.
+        """
         return self._open
 
     def fileno(self) -> int:
@@ -58,7 +62,7 @@ class Connection:
 
     def send(self, message: Message) -> None:
         """Send a message; bytes that the socket cannot take now remain for `flush`."""
-        if self._open:
+        if self._open and self._sends:
             self._unsent += encode(message)
             self.flush()
 
@@ -70,7 +74,10 @@ class Connection:
         except _NOT_NOW:
             pass
         except OSError:
-            self._lose()
+            # The peer may have ended after messages that have not been received: `receive` ends the
+            # connection when there are no more.
+            self._sends = False
+            self._unsent.clear()
 
     def receive(self) -> list[Message]:
         """Return the messages that have arrived; some may remain for the next call."""
@@ -82,6 +89,8 @@ class Connection:
             for message in self._decoder.feed(data):
                 messages.append(message)
         except _NOT_NOW:
+            if not self._sends:
+                self._lose()
             return messages
         except ProtocolError as error:
             self.error = str(error)
@@ -101,8 +110,8 @@ class Connection:
             if self._unsent:  # with TLS it may have been waiting for the peer's part of the handshake
                 self.flush()
         if isinstance(self._socket, ssl.SSLSocket):
-            # Each call returns one record, of at most 16 KiB.
-            with suppress(*_NOT_NOW):
+            # Each call returns one record, of at most 16 KiB. An error comes again in the next call.
+            with suppress(OSError):
                 while data and len(data) < READ_BYTES and (more := self._socket.recv(READ_BYTES)):
                     data += more
         return data

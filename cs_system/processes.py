@@ -66,15 +66,14 @@ class ChildProcess:
         descriptors: Sequence[int] = (),
         may_fork: bool = False,
     ) -> None:
-        self._lock = threading.Lock()
-        self._waiting = 0
+        # Guards what follows; notified when a thread has stopped reading messages of the process.
+        self._changed = threading.Condition()
+        self._is_read = False
         self._pid: int | None = None
         self._has_ended = False
         self._exit_code: int | None = None
         self._status, status = os.pipe()
         lifeline, self._lifeline = os.pipe()
-        # Several threads may read it, of which only one finds data.
-        os.set_blocking(self._status, False)
         self._close_status = weakref.finalize(self, os.close, self._status)
         self._close_lifeline = weakref.finalize(self, os.close, self._lifeline)
         request: dict[str, Any] = {"name": name, "run": [run.__module__, run.__qualname__]}
@@ -126,43 +125,50 @@ class ChildProcess:
             self.wait()
 
     def _wait_until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Read the messages of the process until the condition holds; return False if it does not in time."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        readable = select.poll()  # one for each thread; `select.select` cannot use descriptors above 1023
-        with self._lock:
-            if condition():
-                return True
-            self._waiting += 1
-            readable.register(self._status, select.POLLIN)
-        try:
-            while not condition():
-                left_ms = None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
-                if not readable.poll(left_ms):
-                    return False
-                with self._lock:
-                    self._read()
-            return True
-        finally:
-            with self._lock:
-                self._waiting -= 1
-                # Not earlier: the descriptor that another thread polls may be that of another file then.
-                if self._has_ended and not self._waiting:
-                    self._close_status()
-                    self._close_lifeline()
+        """Read the messages of the process until the condition holds; return False if it does not in time.
 
-    def _read(self) -> None:
-        if self._has_ended:  # another thread has read it
-            return
+        Of several threads, one reads, and the others wait for it: two that poll would not both be woken by
+        a message that the first of them has read.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            with self._changed:
+                if condition():
+                    return True
+                if self._is_read:
+                    if not self._changed.wait(left_s):
+                        return condition()
+                    continue
+                self._is_read = True
+            if not self._read(left_s):
+                return False
+
+    def _read(self, timeout_s: float | None) -> bool:
+        """Read a message of the process; return False if none comes in time."""
+        has_come = False
         try:
-            number = os.read(self._status, NUMBER_BYTES)
-        except BlockingIOError:  # another thread was faster
-            return
+            readable = select.poll()  # `select.select` cannot use descriptors above 1023
+            readable.register(self._status, select.POLLIN)
+            has_come = bool(readable.poll(None if timeout_s is None else 1000 * timeout_s))
+        finally:
+            with self._changed:
+                if has_come:
+                    self._take_message()
+                self._is_read = False
+                self._changed.notify_all()
+        return has_come
+
+    def _take_message(self) -> None:
+        number = os.read(self._status, NUMBER_BYTES)
         if number and self._pid is None:
             self._pid = int.from_bytes(number, "little", signed=True)
             return
         self._has_ended = True
         if number:
             self._exit_code = int.from_bytes(number, "little", signed=True)
+        self._close_status()
+        self._close_lifeline()
 
 
 def end_process(code: int) -> NoReturn:

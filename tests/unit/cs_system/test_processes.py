@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from cs_system import processes
 from cs_system.processes import ChildProcess
 from tests.processes import is_running, wait_until
 
@@ -78,10 +80,10 @@ def test_one_that_does_not_end_is_killed() -> None:
 
 
 def test_all_are_forked_from_one_process() -> None:
-    processes = [ChildProcess("cs_test", time.sleep, [1000]) for _ in range(3)]
-    (parent,) = {parent_of(process.pid) for process in processes}
+    started = [ChildProcess("cs_test", time.sleep, [1000]) for _ in range(3)]
+    (parent,) = {parent_of(process.pid) for process in started}
     assert parent_of(parent) == os.getpid()
-    for process in processes:
+    for process in started:
         process.end()
 
 
@@ -108,6 +110,34 @@ def test_several_threads_may_ask() -> None:
         assert all(future.result(LIMIT_S) for future in waiting)
     assert not any(asked)
     assert process.exit_code == 0
+
+
+def test_a_message_that_one_thread_reads_reaches_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one CPU a thread reads the message before another one, which waits for it as well, has seen it."""
+    statuses: list[int] = []
+
+    def fork(request: bytes, descriptors: Sequence[int], may_fork: bool) -> None:
+        statuses.append(os.dup(descriptors[1]))
+
+    monkeypatch.setattr(processes._fork_server, "fork", fork)
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(10):
+                process = ChildProcess("cs_test", time.sleep, [1000])
+                ends = [pool.submit(process.wait) for _ in range(2)]
+                pids = [pool.submit(lambda process=process: process.pid) for _ in range(2)]
+                wait_until(lambda: pool._work_queue.empty())
+                time.sleep(0.01)  # all wait now, most likely
+                status = statuses.pop()
+                os.write(status, (7).to_bytes(4, "little"))
+                _, missing = futures.wait(pids, timeout=10)
+                os.close(status)
+                assert not missing
+                assert [future.result(LIMIT_S) for future in (*pids, *ends)] == [7, 7, True, True]
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
 def test_a_system_may_have_thousands_of_connections() -> None:

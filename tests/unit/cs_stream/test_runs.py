@@ -192,11 +192,11 @@ def test_a_stall_names_the_worker_that_is_waited_for() -> None:
         run.start_sender(0, count=3)
         assert take_numbered(run.ring, count=1) == [0]
         with pytest.raises(
-            StallError, match=r"no batch for position 1 within 0\.05 s: worker 1 is absent"
+            StallError, match=r"no batch for position 1 within 0\.2 s: worker 1 is absent"
         ) as caught:
-            run.ring.take(timeout_s=0.05)
+            run.ring.take(timeout_s=0.2)
         assert caught.value.worker == 1
-        assert run.ring.stats().workers[1].consumer_wait_s >= 0.05
+        assert run.ring.stats().workers[1].consumer_wait_s > 0
 
 
 def test_priming_waits_for_the_first_batch_of_every_worker() -> None:

@@ -251,7 +251,7 @@ class SystemWatch:
         self._address = (host, port)
         self._presence = Presence(peer_timeout_s)
         self._missing_s = 0.0
-        self._ended = threading.Event()
+        self._lost, self._ended = threading.Event(), threading.Event()
         self._read_end, self._write_end = os.pipe()
         self._thread = threading.Thread(target=self._watch, name="system watch", daemon=True)
         self._thread.start()
@@ -263,7 +263,7 @@ class SystemWatch:
     @property
     def gone(self) -> bool:
         """True if the system is lost."""
-        return self._presence.gone
+        return self._lost.is_set()
 
     @property
     def text(self) -> str:
@@ -294,6 +294,7 @@ class SystemWatch:
                 self._presence.record_failure(reason, time.monotonic(), is_refusal=is_refusal)
             if self._presence.gone:
                 self._missing_s = self._presence.missing_s(time.monotonic())
+                self._lost.set()  # after the time, which `text` states
                 with suppress(OSError):
                     os.write(self._write_end, b".")
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -215,4 +216,28 @@ def test_the_watch_notices_a_listener_that_goes(monkeypatch: pytest.MonkeyPatch)
         assert selector.select(10)
     assert watch.gone
     assert watch.text.startswith(f"the CS system at 127.0.0.1:{port} is gone: no connection for 0 s")
+    watch.close()
+
+
+def test_a_lost_system_is_reported_with_the_time_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    measures, may_report = threading.Event(), threading.Event()
+
+    def missing_s(presence: Presence, now_s: float) -> float:
+        measures.set()
+        may_report.wait(10)
+        return 6.0
+
+    monkeypatch.setattr("csrun.system_status.CONNECT_INTERVAL_S", 0.02)
+    monkeypatch.setattr(Presence, "missing_s", missing_s)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        watch = SystemWatch(*server.getsockname())
+        server.accept()[0].close()
+    assert measures.wait(10)
+    assert not watch.gone
+    may_report.set()
+    with selectors.DefaultSelector() as selector:
+        selector.register(watch, selectors.EVENT_READ)
+        assert selector.select(10)
+    assert watch.gone
+    assert "no connection for 6 s" in watch.text
     watch.close()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
 
 from cs_system.errors import MemoryxError
 from cs_system.memoryx.protocol import FrameChannel, admit, refuse
 from cs_system.security import check_system_peer
 from cs_toolkit.log_lines import LineLimiter
-from cs_toolkit.network.connection import Connection, name_of
+from cs_toolkit.network.connection import Connection, accept_all, name_of
 from cs_toolkit.network.frames import FrameError
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import TlsError, accept
@@ -29,9 +27,6 @@ MAX_CONNECTIONS = 256
 MAX_UNPROVED = 64
 
 _HANDSHAKE_S = 10.0
-
-# Pause after a failed accept: without file descriptors, the listener stays ready and every accept fails.
-_ACCEPT_PAUSE_S = 0.2
 
 
 class Admission:
@@ -63,19 +58,14 @@ class Admission:
 
     def run(self) -> None:
         """Accept connections until the listener is shut down or closed."""
-        while self._listener.fileno() >= 0:
-            try:
-                sock, address = self._listener.accept()
-            except OSError as error:
-                if error.errno in (errno.EINVAL, errno.EBADF):
-                    return
-                self._refusals.log(logging.WARNING, "cannot accept a connection: %s", error)
-                time.sleep(_ACCEPT_PAUSE_S)
-                continue
+        for sock, address in accept_all(self._listener, self._log_error):
             try:
                 self._start(accept(sock, self._credentials), name_of(address))
             except OSError:  # the peer has disconnected already
                 sock.close()
+
+    def _log_error(self, error: OSError) -> None:
+        self._refusals.log(logging.WARNING, "cannot accept a connection: %s", error)
 
     def _start(self, connection: Connection, peer: str) -> None:
         with self._lock:

@@ -45,7 +45,7 @@ from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.log_lines import LineLimiter
-from cs_toolkit.network.connection import listen, name_of, shut_down
+from cs_toolkit.network.connection import accept_all, listen, name_of, shut_down
 from cs_toolkit.network.frames import FrameError
 from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.sealing import encrypt
@@ -432,11 +432,11 @@ def _accept_wafers(
     credentials: Credentials | None,
 ) -> None:
     free, refusals = threading.Semaphore(_MAX_UNAUTHENTICATED_PEERS), LineLimiter(log)
-    while True:
-        try:
-            sock, address = listener.accept()
-        except OSError:  # shut down
-            return
+
+    def log_error(error: OSError) -> None:
+        refusals.log(logging.WARNING, "cannot accept a wafer of the group: %s", error)
+
+    for sock, address in accept_all(listener, log_error):
         if not free.acquire(blocking=False):
             sock.close()
             continue

@@ -22,7 +22,7 @@ from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader, run_token
 from cs_toolkit.files import parse_json, replace_file
 from cs_toolkit.log_lines import LineLimiter
-from cs_toolkit.network.connection import listen, name_of, shut_down
+from cs_toolkit.network.connection import accept_all, listen, name_of, shut_down
 from cs_toolkit.security.identity import CERTS_VARIABLE
 from cs_toolkit.security.proofs import new_nonce
 from cs_toolkit.security.tls import Credentials, CredentialsError
@@ -216,14 +216,15 @@ class GroupLeader:
     # Threads
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                sock, address = self._listener.accept()
-                if not self._handshakes.acquire(blocking=False):
-                    sock.close()
-                    continue
-                arguments = (sock, name_of(address))
-                threading.Thread(target=self._serve_member, args=arguments, daemon=True).start()
+        for sock, address in accept_all(self._listener, self._log_error):
+            if not self._handshakes.acquire(blocking=False):
+                sock.close()
+                continue
+            arguments = (sock, name_of(address))
+            threading.Thread(target=self._serve_member, args=arguments, daemon=True).start()
+
+    def _log_error(self, error: OSError) -> None:
+        self._refusals.log(logging.WARNING, "cannot accept a member of the group: %s", error)
 
     def _serve_member(self, sock: socket.socket, address: str) -> None:
         try:
@@ -270,7 +271,7 @@ class _RemoteMember:
     def __init__(self, channel: Channel, host: str, number: int) -> None:
         self.channel, self.host, self.number = channel, host, number
         self._run = ""
-        self._ended = threading.Event()
+        self._ended, self._is_lost = threading.Event(), False
 
     def handle(self, message: dict[str, Any]) -> None:
         """Handle a message of the member."""
@@ -279,7 +280,7 @@ class _RemoteMember:
 
     def mark_lost(self) -> None:
         """Record that the host is gone, and the wafer with it."""
-        self._run = ""
+        self._run, self._is_lost = "", True
         self._ended.set()
 
     def start(self, port: int, run: str, rank: int) -> _RemoteMember:
@@ -290,11 +291,12 @@ class _RemoteMember:
         """
         self._run = run
         self._ended.clear()
-        try:
+        with contextlib.suppress(ConnectionError):
             self.channel.send("start", port=port, run=run, rank=rank)
-        except ConnectionError:
-            raise GroupError(f"the CS system on {self.host} has gone; start the job again") from None
-        return self
+            # A connection that the member has just closed still takes a message.
+            if not self._is_lost:
+                return self
+        raise GroupError(f"the CS system on {self.host} has gone; start the job again")
 
     @property
     def has_ended(self) -> bool:

@@ -5,12 +5,13 @@ Only the standard library is imported, because an agent has nothing else.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import socket
 import struct
 import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -25,6 +26,9 @@ _WAKE_BYTES = 1 << 20
 _LAST_DATA_RECEIVED = struct.Struct("@52xI")
 
 _INT = struct.Struct("@i")
+
+# Pause after a failed accept: without file descriptors, the listener stays ready and every accept fails.
+_ACCEPT_PAUSE_S = 0.2
 
 Buffer = bytes | bytearray | memoryview
 
@@ -300,6 +304,25 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
     families = {address[0] for address in found}
     family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
     return socket.create_server((host, port), family=family, backlog=backlog)
+
+
+def accept_all(
+    listener: socket.socket, on_error: Callable[[OSError], None]
+) -> Iterator[tuple[socket.socket, object]]:
+    """Yield connected sockets with the addresses of their peers until the listener is shut down or closed.
+
+    Args:
+        listener: The listening socket.
+        on_error: Called with the error of a connection that could not be accepted, for the log.
+    """
+    while listener.fileno() >= 0:
+        try:
+            yield listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EBADF):
+                return
+            on_error(error)
+            time.sleep(_ACCEPT_PAUSE_S)
 
 
 def set_tcp_options(sock: socket.socket) -> None:

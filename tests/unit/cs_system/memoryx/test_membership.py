@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -13,17 +14,26 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cs_system.errors import BadOptionError, GroupError, WaferLostError
 from cs_system.memoryx.config import MemoryxConfig
+from cs_system.swarmx import membership
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import HostPool
-from cs_system.swarmx.membership import GroupConfig, GroupFile, GroupLeader, find_group, join_group
+from cs_system.swarmx.membership import (
+    GroupConfig,
+    GroupFile,
+    GroupLeader,
+    _RemoteMember,
+    find_group,
+    join_group,
+)
 from cs_system.swarmx.protocol import Channel, admit_member, join_leader
-from cs_toolkit.network.connection import Connection, PeerGoneError
+from cs_toolkit.network.connection import Connection, PeerGoneError, connect, listen
 from tests.certificates import SiteCertificates
 from tests.processes import is_running, wait_until
 from tests.systems import parts_of
@@ -126,6 +136,41 @@ def test_a_host_that_is_lost_while_a_run_starts(stack: Streamed, leader: GroupLe
         with pytest.raises(WaferLostError, match="CS system 2 of 2"), group(stack, leader, tmp_path):
             pass
         lost.join()
+
+
+def test_a_host_that_is_lost_just_before_a_run_is_named() -> None:
+    """Its connection takes one more message."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, connect(listener.getsockname()) as connection:
+        lost = _RemoteMember(Channel(connection), "host7", 1)
+        lost.mark_lost()
+        with pytest.raises(GroupError, match="the CS system on host7 has gone; start the job again"):
+            lost.start(1234, "run", 1)
+
+
+def test_a_leader_accepts_members_after_a_connection_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Listener(socket.socket):
+        """Its first connection is aborted before it is accepted."""
+
+        has_failed = False
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            if not self.has_failed:
+                self.has_failed = True
+                raise OSError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
+            return super().accept()
+
+    def listen_badly(host: str, port: int, backlog: int) -> socket.socket:
+        return Listener(fileno=listen(host, port, backlog).detach())
+
+    monkeypatch.setattr(membership, "listen", listen_badly)
+    leader = GroupLeader(GroupConfig(2, 0, tmp_path / "group.json"), "127.0.0.1", "127.0.0.1")
+    channel, _ = join_group(tmp_path / "group.json", 1, LIMIT_S)
+    wait_until(lambda: leader.is_complete)
+    assert "cannot accept a member of the group: [Errno 103]" in caplog.text
+    leader.close()
+    channel.close()
 
 
 def test_a_peer_without_the_token_is_refused(leader: GroupLeader, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,13 +79,19 @@ def wafer(system: RunningSystem, rank: int) -> int:
     return found
 
 
+def open_files(pid: int) -> Iterator[str]:
+    """Yield the names of the files that a process has open."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            yield str(link.readlink())
+
+
 def check_nothing_is_left(streaming: Streaming) -> None:
     """Neither processes nor files nor ports nor the memory of batches."""
     pid = streaming.system.process.pid
     wait_idle(streaming.system)
     assert not parts_of(pid)
-    links = Path(f"/proc/{pid}/fd")
-    wait_until(lambda: not any("cs_ring" in str(link.readlink()) for link in links.iterdir()))
+    wait_until(lambda: not any("cs_ring" in name for name in open_files(pid)))
     assert not list(streaming.memoryx_dir.iterdir())
     assert set(listening_sockets(pid)) == streaming.listening
 

@@ -12,18 +12,13 @@ A list has {"name": ..., "words": [script, arguments...], "kill_at": text or nul
 program is killed where its chief has written that text; else it has to end with that code.
 """
 
-import atexit
 import gc
 import inspect
 import json
 import os
-import pkgutil
-import runpy
 import signal
 import sys
-import threading
 import time
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 
@@ -37,6 +32,12 @@ with infrequent_collection():
 
     import estimator.cs.run
 
+sys.path.append(str(Path(__file__).parents[2]))
+from tests.programs.forked import end, load, load_compiler, run_program
+
+sys.path.pop()
+
+PYTORCH = ("aten", "torch")
 TIMEOUT_S = 600.0
 LIST_TIMEOUT_S = 3600.0
 POLL_S = 0.02
@@ -88,60 +89,13 @@ def become(words, log):
             os.dup2(file.fileno(), number)
     sys.argv = words
     sys.path[0] = str(Path(words[0]).parent)
-    end(program_code(words[0]))
-
-
-def program_code(script):
-    """Exit code of a script that runs as a program; as in Python, errors and messages go to stderr."""
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as error:
-        if isinstance(error.code, int | None):
-            return error.code or 0
-        print(error.code, file=sys.stderr)
-        return 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        return 1
-    return 0
-
-
-def end(code):
-    """Ends this process as Python ends, but takes no modules apart.
-
-    They are shared with the process it was forked from: to touch them copies every page, 0.2 s of a CPU.
-    """
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
-
-
-def load(*packages):
-    """Imports all modules of some packages but those for PyTorch; else every program would."""
-    for name in packages:
-        for module in pkgutil.walk_packages(import_module(name).__path__, f"{name}."):
-            if not {"aten", "torch"} & set(module.name.split(".")):
-                import_module(module.name)
-
-
-def load_compiler():
-    import jax
-
-    import cgc.placement.place
-    from cgc.passes.fuse import STAGES, load_patterns
-
-    assert jax
-    cgc.placement.place._MOVES_PER_KERNEL = 4  # as `quick_placement` in the processes of pytest
-    load("cgc")
-    load_patterns([file for stage in STAGES for file in stage])
+    end(run_program(words[0]))
 
 
 def convert(package):
     """AutoGraph converts the layers of a package in a folder, which programs then import for themselves."""
     sys.path.insert(0, str(package.parent))
-    load(package.name)
+    load(package.name, without=PYTORCH)
     del sys.path[0]
     names = [name for name in sys.modules if name.partition(".")[0] == package.name]
     modules = [sys.modules.pop(name) for name in names]
@@ -177,9 +131,9 @@ def main(folder, packages):
     use_infrequent_collection()  # else programs search what was imported for a quarter of their time
     optimize_graphs(False)
     assert all((estimator.cs.run, tf.keras.layers.Layer))
-    load("cs_runtime", "estimator", "input_rules")
+    load("cs_runtime", "estimator", "input_rules", without=PYTORCH)
     if own == "chief-0":
-        load_compiler()
+        load_compiler(without=PYTORCH)
         for package in packages:
             convert(package)
     gc.freeze()  # else every forked process takes a second to end

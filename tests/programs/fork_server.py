@@ -1,0 +1,119 @@
+"""A process that has imported a framework and the toolkit, and runs programs in forks of itself.
+
+Tests of jobs with many tasks would import TensorFlow or PyTorch, 2 s of a CPU, in each of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+
+from cs_toolkit.garbage import use_infrequent_collection
+from tests.processes import wait_until
+from tests.programs.forked import load, load_compiler, run_exit_functions, run_program
+
+ROOT = Path(__file__).parents[2]
+CLIENT = Path(__file__).with_name("fork_client.py")
+
+# The names in the paths of modules that programs of a framework do not import.
+_FRONT_ENDS = {"tensorflow": "estimator", "torch": "cstorch"}
+_FOREIGN = {"tensorflow": ("aten", "torch"), "torch": ("tensorflow", "tf")}
+
+
+@contextmanager
+def fork_server(framework: str, directory: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the words before `python PROGRAM ARGUMENT...` with which a launcher starts a task.
+
+    Args:
+        framework: "tensorflow" or "torch".
+        directory: For the socket; a short path.
+    """
+    path = directory / framework
+    command = [sys.executable, "-m", __name__, framework, str(path)]
+    server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: path.exists() or server.poll() is not None)
+        assert server.poll() is None
+        yield sys.executable, "-I", "-S", str(CLIENT), str(path)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def serve(path: str) -> None:
+    """Fork a process for each connection; does not return."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{path}.new")
+        listener.listen()
+        Path(f"{path}.new").rename(path)
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                if not os.fork():
+                    listener.close()
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    become_task(connection)
+
+
+def become_task(connection: socket.socket) -> None:
+    """Run the program of a client in this process, and end it."""
+    _, descriptors, *_ = socket.recv_fds(connection, 1, 3)
+    stream = connection.makefile()
+    request = json.loads(stream.readline())
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    os.sched_setaffinity(0, request["cpus"])
+    sys.argv = request["words"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+
+    def end_with_client() -> None:
+        stream.readline()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end_with_client, daemon=True).start()
+    code = run_program(sys.argv[0])
+    run_exit_functions()
+    with suppress(OSError):
+        connection.sendall(f"{code}\n".encode())
+    os._exit(code)
+
+
+def main(framework: str, path: str) -> None:
+    """Run the command line."""
+    front_end = _FRONT_ENDS[framework]
+    import_module(front_end)
+    if framework == "tensorflow":
+        from estimator import import_tensorflow
+
+        import_tensorflow()
+        from tests.clients.tensorflow_graphs import optimize_graphs
+
+        optimize_graphs(False)
+    else:
+        import cerebras_pytorch
+
+        assert cerebras_pytorch
+    use_infrequent_collection()
+    load("cs_runtime", front_end, "input_rules", without=_FOREIGN[framework])
+    load_compiler(_FOREIGN[framework])
+    gc.freeze()  # a search for garbage would copy every page
+    serve(path)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -15,7 +15,7 @@ from typing import Any
 
 from cs_system.errors import CsSystemError
 from cs_toolkit.spans import SPANS, ClockSample, SpanWriter, clock_id, span_document
-from csrun.jobs.timeline import SPANS_DIR
+from csrun.jobs.record import SPANS_DIR
 from csrun.tasks.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
@@ -59,7 +59,8 @@ def write_spans(
             log.debug("the spans of the CS system were not fetched: %s", error)
             documents = []
         for number, document in enumerate(documents):
-            found[_file_name(f"system-{run}", number)] = document
+            # With the process of this chief: a requeued job has another run of the same number.
+            found[_file_name(f"system-{os.getpid()}-{run}", number)] = document
         return found
 
     writer = SpanWriter(collect, Path(directory) / SPANS_DIR)

@@ -69,7 +69,7 @@ def run_agents(
             f"expected one for each task: raise the limit (ulimit -Hn), or start csrun_wse inside the job "
             f"(--submit)"
         )
-    prepare_log_dir(plan.log_dir)
+    prepare_log_dir(plan.log_dir, is_requeued=plan.restarts > 0)
     for record in (plan.log_dir / EXITS_DIR).glob("rank-*.json"):  # of an earlier job in the same directory
         record.unlink(missing_ok=True)
     for name, text in plan.files.items():

@@ -36,7 +36,8 @@ def trace(job: str, output: Path | None) -> int:
     JOB is an id that csrun_wse has printed (or the start or end of one), the scheduler's number, or a log
     directory.
     """
-    from csrun.jobs.timeline import SPANS_DIR, count_spans, make_trace, read_documents  # not for csrun --help
+    from csrun.jobs.record import SPANS_DIR
+    from csrun.jobs.timeline import count_spans, make_trace, read_documents  # not for csrun --help
 
     found = find_job(job, os.environ)
     log_dir = Path(found.log_dir)

@@ -22,6 +22,7 @@ from csrun.schedulers.base import LaunchPlan
 from csrun.tasks.place import Role
 
 RECORD_NAME = "job.json"
+SPANS_DIR = "spans"
 
 TaskState = Literal["planned", "running", "restarting", "ended", "lost"]
 
@@ -146,8 +147,12 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19])  # field 22 of proc(5); the first two are before the parenthesis
 
 
-def prepare_log_dir(log_dir: Path) -> None:
-    """Create the log directory and check that it is writable.
+def prepare_log_dir(log_dir: Path, *, is_requeued: bool = False) -> None:
+    """Create the log directory, check that it is writable, and remove records of an earlier job.
+
+    Args:
+        log_dir: Of the job.
+        is_requeued: The job has run before in this directory; the spans of its processes are kept.
 
     Raises:
         LogDirError: it cannot be created or written.
@@ -157,7 +162,9 @@ def prepare_log_dir(log_dir: Path) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
-        (log_dir / PROGRESS_NAME).unlink(missing_ok=True)  # of an earlier job in the same directory
+        (log_dir / PROGRESS_NAME).unlink(missing_ok=True)
+        for spans in () if is_requeued else (log_dir / SPANS_DIR).glob("*.json"):
+            spans.unlink(missing_ok=True)
     except OSError as error:
         raise LogDirError(
             f"cannot write logs to {log_dir}: {error.strerror}; expected a directory that can be created and "

@@ -15,8 +15,8 @@ from typing import Any
 
 from cs_toolkit.files import read_json
 from cs_toolkit.spans import Slice, make_slices, name_process, name_track
+from csrun.jobs.record import SPANS_DIR
 
-SPANS_DIR = "spans"
 SYSTEM = "CS system"
 # Clocks of machines drift apart by less than this, also without NTP: quartz is good for 20 to 50 ppm.
 DRIFT = 1e-4
@@ -102,6 +102,9 @@ def make_trace(documents: Sequence[Mapping[str, Any]], job: Mapping[str, Any]) -
     """
     system = next((each for each in documents if each["process"] == SYSTEM), documents[0])
     ordered = sorted(documents, key=lambda each: (_kind(each["process"]), each["process"], each["pid"]))
+    # A requeued job may have used systems on several hosts, and a sample does not name its system.
+    if len({each["clock"] for each in documents if each["process"] == SYSTEM}) > 1:
+        ordered = [{**each, "samples": []} for each in ordered]
     aligned = [(each, align(each, system)) for each in ordered]
     starts = [span[2] + alignment.offset_s for each, alignment in aligned for span in each["spans"]]
     origin_s = min(starts, default=0.0)

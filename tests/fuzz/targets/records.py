@@ -18,6 +18,7 @@ from cs_system.usage import UsageRecord, sum_usage
 from cs_toolkit.security.secret_file import SecretFileError, read_secret
 from cs_toolkit.spans import ClockSample, SpanRing, span_document
 from csrun.jobs import progress, registry, timeline
+from csrun.jobs.record import SPANS_DIR
 from tests.fuzz.target import Target, temporary_file
 
 PROGRESS = progress.TrainingProgress(7, 0, 100, "model_dir", 0.5, 10.0, 20.0, 0.1)
@@ -70,7 +71,7 @@ def parse_spans(data: bytes) -> None:
 
 
 def parse_timeline(data: bytes) -> None:
-    path = temporary_file(data, f"log/{timeline.SPANS_DIR}/worker.json")
+    path = temporary_file(data, f"log/{SPANS_DIR}/worker.json")
     documents = timeline.read_documents(path.parents[1])
     if documents:
         timeline.make_trace(documents, {})

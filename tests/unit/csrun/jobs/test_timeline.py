@@ -100,3 +100,11 @@ def test_a_file_that_is_not_complete_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "spans" / "b.json").write_text('{"process": "wor')
     (tmp_path / "spans" / "c.json").write_text("[]")
     assert [each["process"] for each in read_documents(tmp_path)] == ["chief"]
+
+
+def test_a_sample_of_the_clock_of_one_of_several_systems_is_not_used() -> None:
+    sample = {"at_s": 1000.0, "offset_s": 50.0, "error_s": 0.001}
+    chief = document("chief", [["t", "training", 1000.0, 1001.0, None]], "c", samples=[sample])
+    systems = [document("CS system", [["t", "compute", 5.0, 6.0, None]], clock) for clock in ("a", "b")]
+    assert make_trace([chief, *systems[:1]], {})["otherData"]["processes"][0]["clock"] == "calls"
+    assert make_trace([chief, *systems], {})["otherData"]["processes"][0]["clock"] == "wall clock"

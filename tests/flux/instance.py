@@ -85,14 +85,14 @@ class Site:
             check=False,
         )
 
-    def start(self, *words: str) -> Job:
+    def start(self, *words: str, **variables: str) -> Job:
         """Start `csrun_wse` with its output in a file."""
         log = self.work / f"output-{len(self.started)}.txt"
         with log.open("w") as output:
             process = subprocess.Popen(
                 ["csrun_wse", *words],
                 cwd=self.work,
-                env=self.environment,
+                env={**self.environment, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

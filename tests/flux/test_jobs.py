@@ -177,7 +177,7 @@ def test_a_job_that_is_cancelled_while_it_waits(cluster: Site) -> None:
 
 
 def test_a_lost_node_is_noticed(own_instance: Site) -> None:
-    job = own_instance.start(*SIX, "sh", "-c", HOLD)
+    job = own_instance.start(*SIX, "sh", "-c", HOLD, CS_PEER_TIMEOUT_S="6")
     job.wait_for("worker 4 | held on node3")
     broker = own_instance.run("flux", "exec", "--rank=2", "flux", "getattr", "broker.pid").stdout
     # The node is switched off: its broker, the shells of its jobs, and their agents stop at once.
@@ -188,7 +188,7 @@ def test_a_lost_node_is_noticed(own_instance: Site) -> None:
             os.kill(pid, signal.SIGSTOP)
     try:
         job.wait_for("on node3 is lost: no heartbeat for")
-        assert time.monotonic() - start_s < 75  # silence of 60 s is a lost node
+        assert time.monotonic() - start_s < 20
         assert job.wait() == 1
     finally:
         for pid in victims:

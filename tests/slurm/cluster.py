@@ -181,6 +181,12 @@ class SlurmCluster:
             command = [*namespaces, "sh", "-c", f'{named}exec "$@"', "sh", *command]
         self._spawn(name, command)
 
+    def start_killed_nodes(self) -> None:
+        """Starts the daemons of all nodes that have been killed."""
+        for name in self.names:
+            if name not in self._daemons:
+                self.start_node(name)
+
     def kill_node(self, name: str) -> None:
         """Ends a node at once: with `isolate` a power cut, without it its daemon only."""
         self.kill_daemon(name)

@@ -123,9 +123,7 @@ class Attempt:
         if self._cluster is not None:
             cluster = self._cluster
             wait_until(lambda: not cluster.jobs(), cluster.jobs, LEFT_LIMIT_S)
-            for name in cluster.names:
-                if name not in cluster.states():
-                    cluster.start_node(name)
+            cluster.start_killed_nodes()
             wait_until(lambda: {*cluster.states().values()} == {"idle"}, cluster.states, LEFT_LIMIT_S)
 
     def _is_gone(self) -> bool:
@@ -140,6 +138,15 @@ class Attempt:
         return [*found, self.output[-3000:]]
 
     def strike(self, fault: Fault, clocks: dict[str, WallClock]) -> bool:
+        """Do what a fault says as soon as its victim exists; return False if the job ends before."""
+        while not self._strike_now(fault, clocks):
+            if self.process.poll() is not None:
+                return False
+            self._check_limit()
+            time.sleep(0.01)
+        return True
+
+    def _strike_now(self, fault: Fault, clocks: dict[str, WallClock]) -> bool:
         """Do what a fault says; return False if its victim does not exist now."""
         match fault.kind:
             case "kill" | "terminate":
@@ -148,7 +155,7 @@ class Attempt:
             case "stop":
                 return self._stop(fault)
             case "cut":
-                self._site.networks[fault.victim].cut()
+                return self._site.networks[fault.victim].cut()
             case "damage":
                 self._site.networks[fault.victim].damage(fault.seed)
             case "fill":

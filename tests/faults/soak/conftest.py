@@ -23,4 +23,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for fault, count in sorted(struck.items()):
         terminalreporter.line(f"{count:5} {fault}")
     missed = sum(case["missed"] for case in cases)
-    terminalreporter.line(f"{missed:5} came too late, or found no victim")
+    terminalreporter.line(f"{missed:5} came too late")

@@ -88,13 +88,15 @@ class Network:
         for sock in sockets:
             sock.close()
 
-    def cut(self) -> None:
-        """End all connections in the middle of what they carry."""
+    def cut(self) -> bool:
+        """End all connections in the middle of what they carry; return False if there are none."""
         with self._lock:
+            found = bool(self._sockets)
             for sock in self._sockets:
                 with suppress(OSError):
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                     sock.shutdown(socket.SHUT_RDWR)
+        return found
 
     def damage(self, seed: int) -> None:
         """Change a bit of the next bytes, in either direction."""

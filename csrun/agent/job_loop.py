@@ -25,14 +25,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from cs_toolkit.network.liveness import SilenceTimer
-from cs_toolkit.security.proofs import is_proof, new_nonce
+from csrun.agent.admission import Admission
 from csrun.agent.connection import Connection
 from csrun.agent.log import write_record
 from csrun.agent.plan import AgentPlan
 from csrun.agent.protocol import (
-    MAX_AGENT_HEAD_BYTES,
     WINDOW_BYTES,
-    Challenge,
     Credit,
     Ended,
     Gone,
@@ -47,7 +45,6 @@ from csrun.agent.protocol import (
     Signal,
     Start,
     Started,
-    agent_proof,
     launcher_proof,
 )
 from csrun.agent.starter import Starter
@@ -64,9 +61,7 @@ from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 EXITS_DIR = "exits"
 POLL_S = 0.5
 ENDING_POLL_S = 0.05
-MAX_UNAUTHENTICATED_PEERS = 64  # connections that have not yet proved that they belong to the job
 READ_BYTES = 65_536
-HANDSHAKE_LIMIT_S = 30.0
 # From the first to the last agent: a node may boot, or run a slow prolog, while the others are ready.
 ARRIVAL_LIMIT_S = 600.0
 ARRIVAL_LINES_S = (10.0, 60.0, 180.0, 300.0, 480.0)  # when to log for whom the others wait
@@ -111,8 +106,7 @@ class JobLoop:
         self._plan = plan
         self._starter = starter
         self._signals = signals
-        self._listener = listener
-        self._context = context
+        listener.setblocking(False)
         self._command = command
         self._on_start = on_start
         self._token = token
@@ -127,7 +121,6 @@ class JobLoop:
         self._record.scheduler_job_id = plan.outer_job_id or None
         # Threads only from here on: the command has been forked.
         self._report = JobReport(plan, self._record)
-        self._unauthenticated: dict[Connection, tuple[str, float]] = {}
         self._agents: dict[int, _Agent] = {}
         self._started = False
         self._early_signals: list[signal.Signals] = []
@@ -142,12 +135,14 @@ class JobLoop:
         self._queue: QueueWatch | None = None
         self._system: SystemWatch | None = None
         self._selector = selectors.DefaultSelector()
+        self._admission = Admission(
+            listener, context, token, len(plan.tasks), plan.peer_timeout_s, self._selector
+        )
 
     def run(self) -> int:
         """Run the loop until nothing of the job is left, and return its exit code."""
         os.set_blocking(self._command_pipe, False)
-        self._listener.setblocking(False)
-        for source in (self._signals, self._listener, self._command_pipe):
+        for source in (self._signals, self._command_pipe):
             self._selector.register(source, selectors.EVENT_READ)
         try:
             while not self._over():
@@ -213,39 +208,12 @@ class JobLoop:
     # --- agents
 
     def _admit(self, now_s: float) -> None:
-        """Accept peers that prove to be agents of the job, and close the connections of others."""
-        with suppress(OSError):  # no connection is waiting
-            while len(self._unauthenticated) < len(self._plan.tasks) + MAX_UNAUTHENTICATED_PEERS:
-                accepted, _ = self._listener.accept()
-                accepted.setblocking(False)
-                encrypted = self._context.wrap_socket(
-                    accepted, server_side=True, do_handshake_on_connect=False
-                )
-                connection = Connection(encrypted, MAX_AGENT_HEAD_BYTES)
-                connection.limit_silence(self._plan.peer_timeout_s)
-                nonce = new_nonce()
-                self._unauthenticated[connection] = (nonce, now_s + HANDSHAKE_LIMIT_S)
-                self._selector.register(connection, selectors.EVENT_READ)
-                connection.send(Challenge(nonce))
-        for connection, (nonce, limit_s) in list(self._unauthenticated.items()):
-            messages = connection.receive()
-            hello = messages[0] if messages else None
-            authentic = (
-                isinstance(hello, Hello)
-                and 0 <= hello.rank < len(self._plan.tasks)
-                and hello.rank not in self._agents
-                and is_proof(hello.proof, agent_proof(self._token, nonce, hello))
-            )
-            if isinstance(hello, Hello) and authentic:
-                del self._unauthenticated[connection]
-                self._welcome(
-                    _Agent(connection, hello, nonce, SilenceTimer(self._plan.peer_timeout_s, now_s)), now_s
-                )
-                for message in messages[1:]:
-                    self._handle(hello.rank, self._agents[hello.rank], message, now_s)
-            elif messages or not connection.is_open() or now_s > limit_s:
-                del self._unauthenticated[connection]
-                self._close_connection(connection)
+        for admitted in self._admission.poll(now_s, self._agents):
+            silence = SilenceTimer(self._plan.peer_timeout_s, now_s)
+            agent = _Agent(admitted.connection, admitted.hello, admitted.nonce, silence)
+            self._welcome(agent, now_s)
+            for message in admitted.messages:
+                self._handle(agent.hello.rank, agent, message, now_s)
 
     def _welcome(self, agent: _Agent, now_s: float) -> None:
         self._agents[agent.hello.rank] = agent
@@ -544,8 +512,9 @@ class JobLoop:
             self._queue.stop()
         if self._system is not None:
             self._system.close()
-        for connection in [*self._unauthenticated, *(agent.connection for agent in self._agents.values())]:
-            connection.close()
+        self._admission.close()
+        for agent in self._agents.values():
+            agent.connection.close()
         # After an error of the launcher; otherwise the command has ended.
         if self._started:  # the agents end their tasks, and then the command ends
             with suppress(subprocess.TimeoutExpired):

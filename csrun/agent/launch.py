@@ -16,11 +16,11 @@ from contextlib import suppress
 from secrets import token_hex
 from shlex import join
 
+from csrun.agent.admission import MAX_UNAUTHENTICATED_PEERS
 from csrun.agent.job_loop import (
     AGENTS_LIMIT_S,
     COMMAND_LIMIT_S,
     EXITS_DIR,
-    MAX_UNAUTHENTICATED_PEERS,
     JobLoop,
 )
 from csrun.agent.plan import AgentPlan

@@ -12,19 +12,16 @@ from cs_system.errors import MemoryxError
 from cs_system.memoryx.protocol import FrameChannel, admit, refuse
 from cs_system.security import check_system_peer
 from cs_toolkit.log_lines import LineLimiter
-from cs_toolkit.network.connection import Connection, accept_all, name_of
+from cs_toolkit.network.connection import Connection
 from cs_toolkit.network.frames import FrameError
+from cs_toolkit.security.acceptor import MAX_UNPROVED, Acceptor
 from cs_toolkit.security.tls import Credentials
-from cs_toolkit.security.tls_connection import TlsError, accept
+from cs_toolkit.security.tls_connection import TlsError
 
 log = logging.getLogger("cs_system.memoryx")
 
 # Above the number of wafers and readers of any group, and low enough for file descriptors and threads.
 MAX_CONNECTIONS = 256
-
-# Connections that have not proved that they know the secret. When one more comes, the oldest is dropped: a
-# wafer with the secret proves it within milliseconds, so that idle peers cannot keep it out.
-MAX_UNPROVED = 64
 
 _HANDSHAKE_S = 10.0
 
@@ -48,41 +45,15 @@ class Admission:
         credentials: Credentials | None = None,
         handshake_s: float = _HANDSHAKE_S,
     ) -> None:
-        self._listener, self._secret, self._serve = listener, secret, serve
-        self._credentials, self._handshake_s = credentials, handshake_s
+        self._secret, self._serve, self._handshake_s = secret, serve, handshake_s
         self._lock = threading.Lock()
-        # In the order of their arrival.
-        self._unproved: dict[Connection, str] = {}
         self._admitted = 0
         self._refusals = LineLimiter(log)
+        self._acceptor = Acceptor(listener, credentials, self._admit, self._refusals, MAX_UNPROVED)
 
     def run(self) -> None:
         """Accept connections until the listener is shut down or closed."""
-        for sock, address in accept_all(self._listener, self._log_error):
-            try:
-                self._start(accept(sock, self._credentials), name_of(address))
-            except OSError:  # the peer has disconnected already
-                sock.close()
-
-    def _log_error(self, error: OSError) -> None:
-        self._refusals.log(logging.WARNING, "cannot accept a connection: %s", error)
-
-    def _start(self, connection: Connection, peer: str) -> None:
-        with self._lock:
-            self._unproved[connection] = peer
-            oldest = next(iter(self._unproved)) if len(self._unproved) > MAX_UNPROVED else None
-            name = "" if oldest is None else self._unproved.pop(oldest)
-        if oldest is not None:
-            self._refusals.log(
-                logging.WARNING, "dropping %s, more than %d connections prove nothing", name, MAX_UNPROVED
-            )
-            oldest.shut_down()  # its thread closes it
-        try:
-            threading.Thread(target=self._admit, args=(connection, peer), daemon=True).start()
-        except RuntimeError as error:
-            self._refusals.log(logging.WARNING, "dropping %s: %s", peer, error)
-            self._forget(connection)
-            connection.close()
+        self._acceptor.run()
 
     def _admit(self, connection: Connection, peer: str) -> None:
         with connection:
@@ -91,12 +62,12 @@ class Admission:
                 check_system_peer(connection)
                 channel = admit(connection, self._secret, self._handshake_s)
             except (ConnectionError, FrameError, MemoryxError) as error:
-                if self._forget(connection):
+                if self._acceptor.prove(connection):
                     self._refusals.log(logging.WARNING, "dropping %s: %s", peer, error)
                 if not isinstance(error, TlsError):  # which has no channel to say more
                     refuse(connection, error)
                 return
-            self._forget(connection)
+            self._acceptor.prove(connection)
             with self._lock:
                 self._admitted += 1
                 is_full = self._admitted > MAX_CONNECTIONS
@@ -113,8 +84,3 @@ class Admission:
             finally:
                 with self._lock:
                     self._admitted -= 1
-
-    def _forget(self, connection: Connection) -> bool:
-        """Remove a connection from the unproved ones; return False if it was dropped."""
-        with self._lock:
-            return self._unproved.pop(connection, None) is not None

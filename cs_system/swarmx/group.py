@@ -45,19 +45,17 @@ from cs_system.swarmx.hosts import HostPool, LocalHost, Wafer
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.log_lines import LineLimiter
-from cs_toolkit.network.connection import accept_all, listen, name_of, shut_down
+from cs_toolkit.network.connection import Connection, listen, shut_down
 from cs_toolkit.network.frames import FrameError
 from cs_toolkit.network.liveness import peer_timeout_s
+from cs_toolkit.security.acceptor import MAX_UNPROVED, Acceptor
 from cs_toolkit.security.sealing import encrypt
 from cs_toolkit.security.tls import Credentials
-from cs_toolkit.security.tls_connection import accept
 from cs_toolkit.step import CompiledStep
 
 log = logging.getLogger("cs_system.server")
 
 _WATCH_INTERVAL_S = 0.5
-# Extra backlog for connections of peers that have not proved to be wafers.
-_MAX_UNAUTHENTICATED_PEERS = 64
 # How long to wait for the cause of a failure: when a wafer dies, others may fail before its death shows.
 _CAUSE_TIMEOUT_S = 1.0
 
@@ -234,7 +232,7 @@ class GroupEngine(LayeredEngine):
             self._config, self._schedule, hosts.listen, hosts.address
         )
         token = hosts.token
-        waiting = self._count + _MAX_UNAUTHENTICATED_PEERS
+        waiting = self._count + MAX_UNPROVED
         with listen(hosts.listen, 0, waiting) as listener:
             for wafer in hosts.start(listener.getsockname()[1], self._count):
                 self.wafers.append(wafer)
@@ -394,9 +392,24 @@ def accept_wafers(
     """
     connected: dict[int, FrameChannel] = {}
     arrived: queue.SimpleQueue[tuple[int, FrameChannel]] = queue.SimpleQueue()
+    refusals = LineLimiter(log)
+
+    def admit_wafer(connection: Connection, peer: str) -> None:
+        try:
+            connection.handshake(_TOKEN_TIMEOUT_S)
+            check_system_peer(connection)
+            channel = admit(connection, token, _TOKEN_TIMEOUT_S)
+            rank = _receive_rank(channel)
+        except (OSError, FrameError, MemoryxError) as error:
+            if acceptor.prove(connection):
+                refusals.log(logging.WARNING, "%s is not a wafer of the group: %s", peer, error)
+            connection.close()
+            return
+        arrived.put((rank, channel))
+
     # A thread for each connection: a peer that sends nothing must not hold up the wafers.
-    arguments = (listener, token, arrived, credentials)
-    accepting = threading.Thread(target=_accept_wafers, args=arguments, daemon=True)
+    acceptor = Acceptor(listener, credentials, admit_wafer, refusals)
+    accepting = threading.Thread(target=acceptor.run, daemon=True)
     accepting.start()
     try:
         while len(connected) < len(wafers):
@@ -423,56 +436,6 @@ def accept_wafers(
         while not arrived.empty():  # a peer beyond the wafers of the group
             arrived.get()[1].connection.close()
     return [connected[rank] for rank in range(len(wafers))]
-
-
-def _accept_wafers(
-    listener: socket.socket,
-    token: str,
-    arrived: queue.SimpleQueue[tuple[int, FrameChannel]],
-    credentials: Credentials | None,
-) -> None:
-    free, refusals = threading.Semaphore(_MAX_UNAUTHENTICATED_PEERS), LineLimiter(log)
-
-    def log_error(error: OSError) -> None:
-        refusals.log(logging.WARNING, "cannot accept a wafer of the group: %s", error)
-
-    for sock, address in accept_all(listener, log_error):
-        if not free.acquire(blocking=False):
-            sock.close()
-            continue
-
-        def admit_wafer(sock: socket.socket = sock, peer: str = name_of(address)) -> None:
-            try:
-                _admit_wafer(sock, peer, token, arrived, credentials, refusals)
-            finally:
-                free.release()
-
-        threading.Thread(target=admit_wafer, daemon=True).start()
-
-
-def _admit_wafer(
-    sock: socket.socket,
-    peer: str,
-    token: str,
-    arrived: queue.SimpleQueue[tuple[int, FrameChannel]],
-    credentials: Credentials | None,
-    refusals: LineLimiter,
-) -> None:
-    try:
-        connection = accept(sock, credentials)
-    except OSError:  # the peer has disconnected already
-        sock.close()
-        return
-    try:
-        connection.handshake(_TOKEN_TIMEOUT_S)
-        check_system_peer(connection)
-        channel = admit(connection, token, _TOKEN_TIMEOUT_S)
-        rank = _receive_rank(channel)
-    except (OSError, FrameError, MemoryxError) as error:
-        refusals.log(logging.WARNING, "%s is not a wafer of the group: %s", peer, error)
-        connection.close()
-        return
-    arrived.put((rank, channel))
 
 
 def _receive_rank(channel: FrameChannel) -> int:

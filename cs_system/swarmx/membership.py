@@ -22,18 +22,16 @@ from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader, run_token
 from cs_toolkit.files import parse_json, replace_file
 from cs_toolkit.log_lines import LineLimiter
-from cs_toolkit.network.connection import accept_all, listen, name_of, shut_down
+from cs_toolkit.network.connection import Connection, listen, shut_down
+from cs_toolkit.security.acceptor import Acceptor
 from cs_toolkit.security.identity import CERTS_VARIABLE
 from cs_toolkit.security.proofs import new_nonce
 from cs_toolkit.security.tls import Credentials, CredentialsError
-from cs_toolkit.security.tls_connection import TlsError, accept, connect
+from cs_toolkit.security.tls_connection import TlsError, connect
 
 log = logging.getLogger("cs_system.server")
 
 _BACKLOG = 64
-
-# Limit of connections whose peers have not yet proved that they are members.
-_MAX_HANDSHAKES = 64
 
 # How long a run waits for a lost member to come back.
 _REJOIN_TIMEOUT_S = 5.0
@@ -153,7 +151,6 @@ class GroupLeader:
         self._config, self._host = config, host
         self._token = secrets.token_hex(32)
         self._credentials = internal_credentials(host)
-        self._handshakes = threading.Semaphore(_MAX_HANDSHAKES)
         self._refusals = LineLimiter(log)
         self._changed = threading.Condition()
         self._members: list[_RemoteMember] = []
@@ -167,7 +164,8 @@ class GroupLeader:
         except BaseException:
             self._listener.close()
             raise
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = Acceptor(self._listener, self._credentials, self._serve_member, self._refusals)
+        threading.Thread(target=self._acceptor.run, daemon=True).start()
         if not is_loopback(host):
             # JAX has no option for it: gloo and the coordination service use plain TCP.
             log.warning(
@@ -215,35 +213,18 @@ class GroupLeader:
 
     # Threads
 
-    def _accept(self) -> None:
-        for sock, address in accept_all(self._listener, self._log_error):
-            if not self._handshakes.acquire(blocking=False):
-                sock.close()
-                continue
-            arguments = (sock, name_of(address))
-            threading.Thread(target=self._serve_member, args=arguments, daemon=True).start()
-
-    def _log_error(self, error: OSError) -> None:
-        self._refusals.log(logging.WARNING, "cannot accept a member of the group: %s", error)
-
-    def _serve_member(self, sock: socket.socket, address: str) -> None:
-        try:
-            connection = accept(sock, self._credentials)
-        except OSError:  # the peer has disconnected already
-            sock.close()
-            self._handshakes.release()
-            return
+    def _serve_member(self, connection: Connection, address: str) -> None:
         try:
             connection.handshake(HANDSHAKE_S)
             check_system_peer(connection)
             channel = Channel(connection)
             host, number = admit_member(channel, self._token)
         except (OSError, TlsError) as error:
-            self._refusals.log(logging.WARNING, "%s is not a member of the group: %s", address, error)
+            if self._acceptor.prove(connection):
+                self._refusals.log(logging.WARNING, "%s is not a member of the group: %s", address, error)
             connection.close()
             return
-        finally:
-            self._handshakes.release()
+        self._acceptor.prove(connection)
         member = _RemoteMember(channel, host, number)
         with self._changed:
             self._members.append(member)

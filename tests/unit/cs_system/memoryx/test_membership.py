@@ -21,7 +21,7 @@ import pytest
 
 from cs_system.errors import BadOptionError, GroupError, WaferLostError
 from cs_system.memoryx.config import MemoryxConfig
-from cs_system.swarmx import membership
+from cs_system.swarmx import membership, protocol
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import HostPool
 from cs_system.swarmx.membership import (
@@ -168,7 +168,7 @@ def test_a_leader_accepts_members_after_a_connection_that_failed(
     leader = GroupLeader(GroupConfig(2, 0, tmp_path / "group.json"), "127.0.0.1", "127.0.0.1")
     channel, _ = join_group(tmp_path / "group.json", 1, LIMIT_S)
     wait_until(lambda: leader.is_complete)
-    assert "cannot accept a member of the group: [Errno 103]" in caplog.text
+    assert "cannot accept a connection: [Errno 103]" in caplog.text
     leader.close()
     channel.close()
 
@@ -194,6 +194,20 @@ def test_a_peer_without_the_token_is_refused(leader: GroupLeader, tmp_path: Path
         assert not leader.is_complete
         meeting.write(file)
         wait_until(lambda: leader.is_complete)
+
+
+def test_idle_peers_keep_no_member_out(
+    leader: GroupLeader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HANDSHAKE_S", 60.0)
+    file = tmp_path / "group.json"
+    group = GroupFile.read(file)
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.create_connection((group.host, group.port)))
+        channel, _ = join_group(file, 1, timeout_s=20.0)
+        wait_until(lambda: leader.is_complete)
+        channel.close()
 
 
 @contextmanager

@@ -150,6 +150,10 @@ class RemoteMemory(ModelMemory):
                     raise MemoryxError(f"the process of the update sent {header.type.name}")
             return channel.receive_arrays(header, [values[n] for n in dict.fromkeys(self.traffic.answers)])
 
+    def abort(self) -> None:
+        """Kill the process: an update that waits for it ends with an error."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process, and close the files."""
         self._end_process()

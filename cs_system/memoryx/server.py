@@ -60,6 +60,8 @@ log = logging.getLogger("cs_system.memoryx")
 
 _BACKLOG = 16
 _JOIN_TIMEOUT_S = 120.0
+# How long an update may continue after the end of its connection.
+_UPDATE_END_S = 5.0
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -264,14 +266,14 @@ class _Step:
         inputs: Batch tensors that MemoryX needs.
         expected: Number of result frames that have not arrived.
         known: Its small values.
-        streamed: Set when all weights have been sent, and `known` is complete.
+        is_streamed: All weights have been sent, and `known` is complete.
     """
 
     number: int
     inputs: list[np.ndarray]
     expected: int
     known: Values = field(default_factory=dict)
-    streamed: threading.Event = field(default_factory=threading.Event)
+    is_streamed: bool = False
 
 
 class WaferConnection:
@@ -328,18 +330,29 @@ class WaferConnection:
                     self._model_name, model.listeners, files, self._channel
                 )
             self._registry.add(self._model_name, self)
-            self._channel.send(FrameType.OPENED, 0, files)
-            self._has_files = _receive_mapped(self._channel)
-            threads = [
-                threading.Thread(target=self._run_guarded, args=(body,), name=name, daemon=True)
-                for name, body in (("streamer", self._stream), ("updater", self._update))
-            ]
-            for thread in threads:
-                thread.start()
-            self._run_guarded(self._read)
-            for thread in threads:
-                thread.join()
-            self._registry.remove(self._model_name)
+            try:
+                self._serve_steps(files)
+            finally:
+                self._registry.remove(self._model_name)
+
+    def _serve_steps(self, files: bytes) -> None:
+        self._channel.send(FrameType.OPENED, 0, files)
+        self._has_files = _receive_mapped(self._channel)
+        threads = [
+            threading.Thread(target=self._run_guarded, args=(body,), name=name, daemon=True)
+            for name, body in (("streamer", self._stream), ("updater", self._update))
+        ]
+        for thread in threads:
+            thread.start()
+        self._run_guarded(self._read)
+        limit_s = time.monotonic() + _UPDATE_END_S
+        for thread in threads:
+            thread.join(max(0.0, limit_s - time.monotonic()))
+        # A function of the model may contain a loop that never ends, and nobody waits for its results.
+        if any(thread.is_alive() for thread in threads):
+            self._memory.abort()
+        for thread in threads:
+            thread.join()
 
     def _receive_model(self, header: Header) -> tuple[ModelDescription, ModelMemory]:
         model, executables = receive_model(self._channel, header)
@@ -393,13 +406,13 @@ class WaferConnection:
                 self._channel.send_arrays(FrameType.WEIGHTS, call, some if self._has_files else arrays)
                 self._spans.add("weights out", "wait for the update", began_s, ready_s, ("call", call))
                 self._spans.add("weights out", "send weights", ready_s, time.monotonic(), ("call", call))
-            step.streamed.set()
+            with self._changed:
+                step.is_streamed = True
+                self._changed.notify_all()
 
     def _update(self) -> None:
         while (step := self._to_update.get()) is not None:
-            step.streamed.wait()
-            if self._has_ended:
-                return
+            self._wait_until_streamed(step)
             for number, array in zip(self._memory.traffic.inputs, step.inputs, strict=True):
                 np.copyto(self._memory.arrived[number], array)
             # A snapshot that is requested from now on is of this step or a later one, and copies nothing.
@@ -549,6 +562,9 @@ class WaferConnection:
     def _wait_until_updated(self, step: int) -> None:
         self._wait(lambda: self._updated_step >= step)
 
+    def _wait_until_streamed(self, step: _Step) -> None:
+        self._wait(lambda: step.is_streamed)
+
     def _wait(self, is_true: Callable[[], bool]) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended or is_true())
@@ -562,7 +578,10 @@ class WaferConnection:
         except ConnectionError as error:
             log.debug("the wafer has gone: %s", error)
         except CsSystemError as error:
-            self._fail(error)
+            if self._has_ended:
+                log.debug("after the end of the connection: %s", error)
+            else:
+                self._fail(error)
         except Exception as error:
             log.exception("internal error of MemoryX")
             self._fail(SystemBugError(f"internal error of MemoryX: {type(error).__name__}: {error}"))
@@ -573,8 +592,6 @@ class WaferConnection:
             self.end_snapshot()
             for channel in (self._channel, *(listener.channel for listener in self._listeners)):
                 channel.connection.shut_down()
-            if self._last_step is not None:
-                self._last_step.streamed.set()
             self._shared.put(None)
             self._to_stream.put(None)
             self._to_update.put(None)

@@ -499,6 +499,10 @@ class ModelMemory(ABC):
             The step outputs that the update computes, in the order of the traffic.
         """
 
+    @abstractmethod
+    def abort(self) -> None:
+        """End an update that is running in another thread, if that is possible."""
+
     def close(self) -> None:
         """Close the files."""
         self.state.close()

@@ -80,6 +80,9 @@ class Memory(ModelMemory):
         ]
         self._commits = _plan_commits(schedule)
 
+    def abort(self) -> None:
+        """Do nothing: the update ends with this process, which serves a single system."""
+
     def close(self) -> None:
         """End the threads, after their current work, and close the files."""
         self._pool.shutdown()

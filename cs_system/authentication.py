@@ -23,8 +23,8 @@ from cs_toolkit.network.frames import encode_json
 from cs_toolkit.security.proofs import derive_key, is_proof, new_nonce, prove
 from cs_toolkit.security.sealing import FrameKey
 
-# Number of client nonces that are remembered of a job. Each run of each worker uses one.
-_MAX_NONCES = 1 << 16
+# Number of client nonces that are remembered. Each run of each worker uses one, which takes 0.2 KB.
+MAX_NONCES = 1 << 16
 
 # Calls of several threads may arrive in another order than they were numbered; not by more than this.
 _WINDOW = 1024
@@ -123,7 +123,7 @@ class CallSigner:
         return call, f"{call.nonce}.{call.number}.{call.prove(rpc, reservation, request)}"
 
 
-@dataclass
+@dataclass(slots=True)
 class _Window:
     """The numbers of calls with one nonce that have come."""
 
@@ -146,7 +146,7 @@ class _Window:
 
 
 class CallVerifier:
-    """The system's side: accepts each call of a job once.
+    """The system's side: accepts each call of a job once, as long as it remembers the nonce of the client.
 
     Args:
         token: The job's secret.
@@ -156,6 +156,11 @@ class CallVerifier:
     def __init__(self, token: str, system_nonce: str) -> None:
         self._token, self._system_nonce = token, system_nonce
         self._windows: OrderedDict[str, _Window] = OrderedDict()
+
+    @property
+    def nonces(self) -> int:
+        """Number of client nonces that are remembered."""
+        return len(self._windows)
 
     def read(self, text: str) -> Call:
         """Return the call that a text in the metadata states, without any check."""
@@ -173,7 +178,7 @@ class CallVerifier:
             raise CallRefusedError.of(rpc)
         window = self._windows.setdefault(call.nonce, _Window())
         self._windows.move_to_end(call.nonce)
-        if len(self._windows) > _MAX_NONCES:
+        if len(self._windows) > MAX_NONCES:
             self._windows.popitem(last=False)
         if not window.add(call.number):
             raise CallRefusedError.of(rpc)

@@ -6,7 +6,7 @@ import secrets
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from cs_system.authentication import CallVerifier
+from cs_system.authentication import MAX_NONCES, CallVerifier
 from cs_system.errors import ReservationLostError, SystemBusyError, TooManyWaitingError
 from cs_toolkit.security.proofs import new_nonce
 
@@ -16,7 +16,8 @@ _MAX_QUEUE, _MAX_QUEUE_OF_PEER = 256, 32
 # Number of ended reservations whose reason is remembered, for clients that find out late.
 _REMEMBERED = 64
 
-# Number of jobs whose calls are remembered, so that none is accepted twice.
+# Number of jobs whose workers' calls are remembered, so that none is accepted twice; fewer if together they
+# have more than `MAX_NONCES` nonces.
 _REMEMBERED_JOBS = 256
 
 
@@ -25,7 +26,8 @@ class Ticket:
     """A job that holds the system or waits for it.
 
     Attributes:
-        calls: Checks that calls come from the job.
+        calls: Checks that calls come from its chief.
+        joins: Checks that calls come from its workers, which do not know the reservation.
         owner: USER@HOST of its chief, as the chief states it; may be empty.
         peer: Host from which it calls.
         user: Name in the certificate of its chief; empty without TLS.
@@ -37,6 +39,7 @@ class Ticket:
     job: str
     token: str = field(repr=False)
     calls: CallVerifier
+    joins: CallVerifier
     owner: str = ""
     peer: str = ""
     user: str = ""
@@ -84,17 +87,21 @@ class ReservationBook:
                 f"{len(self._queue)} jobs queue for the CS system, {of_peer} of this host; expected less "
                 f"than {_MAX_QUEUE} and {_MAX_QUEUE_OF_PEER}: try again later"
             )
-        ticket = Ticket(job, token, self._verifier(token), owner, peer, entered_s=now_s)
+        # Proofs of the chief cover the reservation, so that none is valid for another one.
+        calls = CallVerifier(token, self.nonce)
+        ticket = Ticket(job, token, calls, self._worker_verifier(token), owner, peer, entered_s=now_s)
         self._queue.append(ticket)
         self._grant(now_s)
         return ticket
 
-    def _verifier(self, token: str) -> CallVerifier:
+    def _worker_verifier(self, token: str) -> CallVerifier:
         # A job may hold the system several times: calls of an earlier time must not be repeated later.
-        found = self._verifiers.setdefault(token, CallVerifier(token, self.nonce))
-        self._verifiers.move_to_end(token)
-        if len(self._verifiers) > _REMEMBERED_JOBS:
-            self._verifiers.popitem(last=False)
+        known = self._verifiers
+        found = known.setdefault(token, CallVerifier(token, self.nonce))
+        known.move_to_end(token)
+        nonces = sum(verifier.nonces for verifier in known.values())
+        while len(known) > _REMEMBERED_JOBS or (nonces > MAX_NONCES and len(known) > 1):
+            nonces -= known.popitem(last=False)[1].nonces
         return found
 
     def leave(self, ticket: Ticket, reason: str, now_s: float) -> None:

@@ -294,7 +294,7 @@ class CsSystemServicer:
         identity = identity_from_wire(request.identity) if request.HasField("identity") else None
 
         def verify(ticket: Ticket) -> Call:
-            return ticket.calls.verify(_metadata(context, PROOF_KEY), "JoinRun", "", request)
+            return ticket.joins.verify(_metadata(context, PROOF_KEY), "JoinRun", "", request)
 
         call, run = await self._system.join(
             request.job, verify, request.timeout_s, identity, request.worker, caller_of(context).name

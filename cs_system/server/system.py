@@ -456,9 +456,9 @@ class System:
             if holder is not None and (holder.job, holder.user) != (job, user):
                 holder = None
             # Once, since a proof is accepted once: the next reservation of the job has the same verifier.
-            if holder is not None and holder.calls is not verified:
+            if holder is not None and holder.joins is not verified:
                 try:
-                    call, verified = verify(holder), holder.calls
+                    call, verified = verify(holder), holder.joins
                 except CallRefusedError:
                     raise InputRefusedError(
                         f"the worker's token is not that of job {job}; start chief and workers with one "

@@ -74,7 +74,7 @@ def test_calls_of_several_threads_may_arrive_in_another_order_and_each_once() ->
 
 
 def test_the_calls_of_many_workers_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cs_system.authentication._MAX_NONCES", 10)
+    monkeypatch.setattr("cs_system.authentication.MAX_NONCES", 10)
     verifier = CallVerifier("secret", "system")
     for _ in range(100):
         signer = CallSigner("secret", "system")

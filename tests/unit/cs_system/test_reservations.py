@@ -95,9 +95,39 @@ def test_a_call_of_an_earlier_reservation_of_the_job_is_not_accepted_again():
     request = pb.JoinRequest(job="a", timeout_s=1.0)
     _, proof = CallSigner("token", book.nonce).sign("JoinRun", "", request)
     first = book.enter("a", "token", wait=False, now_s=0.0)
-    first.calls.verify(proof, "JoinRun", "", request)
+    first.joins.verify(proof, "JoinRun", "", request)
     book.leave(first, "released", now_s=1.0)
     again = book.enter("a", "token", wait=False, now_s=2.0)
     with pytest.raises(CallRefusedError):
-        again.calls.verify(proof, "JoinRun", "", request)
-    assert book.enter("b", "another", wait=True, now_s=3.0).calls is not again.calls
+        again.joins.verify(proof, "JoinRun", "", request)
+    assert book.enter("b", "another", wait=True, now_s=3.0).joins is not again.joins
+
+
+def test_a_call_of_a_chief_is_for_one_reservation():
+    book = ReservationBook()
+    request = pb.RunStepsRequest(steps=1)
+    first = book.enter("a", "token", wait=False, now_s=0.0)
+    _, proof = CallSigner("token", book.nonce).sign("RunSteps", first.id, request)
+    first.calls.verify(proof, "RunSteps", first.id, request)
+    with pytest.raises(CallRefusedError):
+        first.calls.verify(proof, "RunSteps", first.id, request)
+    book.leave(first, "released", now_s=1.0)
+    again = book.enter("a", "token", wait=False, now_s=2.0)
+    assert again.calls.nonces == 0
+    with pytest.raises(CallRefusedError):
+        again.calls.verify(proof, "RunSteps", again.id, request)
+
+
+def test_the_calls_of_all_jobs_take_limited_memory(monkeypatch):
+    for module in ("authentication", "server.reservations"):
+        monkeypatch.setattr(f"cs_system.{module}.MAX_NONCES", 10)
+    book, request = ReservationBook(), pb.JoinRequest(job="a")
+    for number in range(40):
+        token = f"token-{number}"
+        ticket = book.enter(f"job-{number}", token, wait=False, now_s=0.0)
+        for _ in range(4):
+            _, proof = CallSigner(token, book.nonce).sign("JoinRun", "", request)
+            ticket.joins.verify(proof, "JoinRun", "", request)
+        book.leave(ticket, "released", now_s=1.0)
+        remembered = sum(verifier.nonces for verifier in book._verifiers.values())
+        assert min(2, number + 1) * 4 <= remembered <= 10 + 4

@@ -7,6 +7,7 @@ run.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
@@ -26,11 +27,14 @@ from cs_system.errors import CsSystemError, EngineLostError, from_wire
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import step_to_wire
 from cs_system.processes import ChildProcess
+from cs_system.server.artifacts import keep_newest
 from cs_system.server.engine_channel import EngineChannel, Frame, FrameType
 from cs_toolkit.network.frames import FrameError
 from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
 
 T = TypeVar("T")
+
+log = logging.getLogger("cs_system.server")
 
 _FREE_TIMEOUT_S = 5.0
 # How long to wait for the exit code of a process that has disconnected: it may be writing a core dump.
@@ -107,10 +111,12 @@ class EnginePool:
     Args:
         threads: Number of compute threads of each.
         cache_dir: Directory of compiled programs; None stores nothing.
+        cache_bytes: Limit for the files in it.
     """
 
-    def __init__(self, threads: int, cache_dir: Path | None) -> None:
+    def __init__(self, threads: int, cache_dir: Path | None, cache_bytes: int = 0) -> None:
         self._arguments = threads, cache_dir
+        self._cache_dir, self._cache_bytes = cache_dir, cache_bytes
         self._lock = threading.Lock()
         self._spare: EngineProcess | None = None
         self._is_first = True
@@ -131,6 +137,14 @@ class EnginePool:
             if spare is not None:
                 spare.end()
             return self._start()
+
+    def trim_cache(self) -> None:
+        """Delete the oldest compiled programs if all of them exceed the limit, which XLA does not know."""
+        if self._cache_dir is not None:
+            try:
+                keep_newest(self._cache_dir, self._cache_bytes)
+            except OSError as error:
+                log.warning("old programs in %s cannot be deleted: %s", self._cache_dir, error.strerror)
 
     def close(self) -> None:
         """End the spare process."""

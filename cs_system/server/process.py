@@ -31,7 +31,7 @@ from cs_system.monitoring.board import Board, Snapshot
 from cs_system.part_spans import spans_directory
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.security import grpc_server_credentials
-from cs_system.server.artifacts import ExecutableStore, keep_newest
+from cs_system.server.artifacts import ExecutableStore
 from cs_system.server.engine_process import EnginePool
 from cs_system.server.service import CsSystemServicer
 from cs_system.server.state_directory import StateDirectory
@@ -110,7 +110,8 @@ def serve(options: ServerOptions) -> int:
         # A file left by a killed server must not be mistaken for this one's.
         options.ready_file.unlink(missing_ok=True)
     device = ThreadPoolExecutor(1, thread_name_prefix="device")
-    engines = EnginePool(threads, _xla_cache(options))
+    engines = EnginePool(threads, _xla_cache(options), options.cache_bytes)
+    engines.trim_cache()
     code, busy = asyncio.run(_serve(options, device, engines))
     if busy:
         log.warning("the run did not end in time and is abandoned")
@@ -130,13 +131,12 @@ def _raise_file_limit() -> None:
 
 
 def _xla_cache(options: ServerOptions) -> Path | None:
-    """Return the directory of XLA's compiled programs, without the oldest: XLA itself sets no limit."""
+    """Return the directory of XLA's compiled programs; None if there is none."""
     if options.cache_dir is None:
         return None
     directory = options.cache_dir / "xla" / cpu_digest()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        keep_newest(directory, options.cache_bytes)
     except OSError as error:
         log.warning("compiled programs cannot be stored in %s: %s", directory, error.strerror)
         return None

@@ -320,6 +320,8 @@ class System:
         if held:
             log.info("the system is free: %s", why, extra={"job": ticket.job})
         self._changes.notify()
+        if held:
+            await asyncio.to_thread(self._engines.trim_cache)
 
     async def release_job(self, job: str, caller: Caller, by: str) -> tuple[Ticket, bool]:
         """End the reservation of a job, or its place in the queue, for a caller other than its chief.

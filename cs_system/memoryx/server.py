@@ -51,6 +51,7 @@ from cs_system.memoryx.store import (
 )
 from cs_system.part_spans import part_spans
 from cs_system.processes import prepare_child_processes
+from cs_toolkit.garbage import freeze_objects
 from cs_toolkit.layered_step import Shard, shards
 from cs_toolkit.network.connection import PeerGoneError, listen, name_of
 from cs_toolkit.network.liveness import peer_timeout_s
@@ -115,6 +116,7 @@ def serve(options: MemoryxOptions) -> int:
     _start(listener, options.secret, options.credentials, make_memory)
     place = name_of(listener.getsockname())
     log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
+    freeze_objects()
     caught = signal.sigwait(_ENDING)
     return 130 if caught == signal.SIGINT else 0
 

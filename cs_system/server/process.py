@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import json
 import logging
@@ -41,6 +40,7 @@ from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
 from cs_system.transport import server_options
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.files import replace_file
+from cs_toolkit.garbage import freeze_objects
 from cs_toolkit.security.tls import Credentials
 
 log = logging.getLogger("cs_system.server")
@@ -196,7 +196,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor, engines: En
                 if time.monotonic() > deadline:
                     raise leader.missing(options.system.wafers)
                 await asyncio.sleep(_POLL_S)
-            gc.freeze()  # a collection takes 1 ms instead of 60: modules are never garbage
+            freeze_objects()
             with _ReadyFile(options, port, receiver.address[1], http_port):
                 caught = await signals.first()
                 log.info("%s: shutting down", caught.name)

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.garbage import YOUNG_OBJECTS, infrequent_collection, use_infrequent_collection
+from cs_toolkit.garbage import (
+    YOUNG_OBJECTS,
+    freeze_objects,
+    infrequent_collection,
+    use_infrequent_collection,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +61,14 @@ def test_a_process_that_stays_searches_seldom() -> None:
     usual = _searches(YOUNG_OBJECTS // 2)
     use_infrequent_collection()
     assert 1 <= _searches(YOUNG_OBJECTS // 2) < usual / 50
+
+
+def test_a_server_that_is_set_up_searches_as_usual_and_only_new_objects() -> None:
+    use_infrequent_collection()
+    old: list[object] = []
+    freeze_objects()
+    assert not any(each is old for each in gc.get_objects())
+    assert _searches(10_000) > 2
 
 
 def test_ops_that_stayed_are_not_searched_right_afterwards_either() -> None:

@@ -150,7 +150,9 @@ class Workers:
             identity = WorkerIdentity(
                 job_id=self.job, token=TOKEN, worker=index, num_workers=workers, input_digest=IDENTITY.digest
             )
-            sender = Sender((ticket.data_host, ticket.data_port), identity, self.layout)
+            sender = Sender(
+                (ticket.data_host, ticket.data_port), identity, self.layout, credentials=ticket.credentials
+            )
             self.senders[index] = sender
             self.summaries[index] = sender.run(make_batches)
         except BaseException as error:

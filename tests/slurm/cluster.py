@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
@@ -347,11 +348,14 @@ def _end(daemon: subprocess.Popen[bytes], limit_s: float) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    # Not those that the kernel chooses: any connection may get one of them before a daemon listens there.
+    ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    lowest = max(int(ephemeral[0]), 20_000)
+    found: list[int] = []
+    for port in random.sample(range(10_000, lowest), lowest - 10_000):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found

@@ -19,23 +19,23 @@ LIMIT_S = 200.0
 
 QUICK = {
     "transformers": (
-        *("albert", "audio-spectrogram-transformer", "bert", "bert-generation", "biogpt", "dpr", "electra"),
-        *("falcon", "ijepa", "layoutlm", "mpnet", "opt", "resnet", "roberta", "siglip", "vit"),
+        *("albert", "audio-spectrogram-transformer", "bert", "falcon", "mpnet", "opt", "resnet", "siglip"),
         "deberta-v2",  # attention by distances
         "fnet",  # a Fourier transform
         "llama",  # rotated positions, gates
         "mixtral",  # experts
         "mpt",  # ALiBi
         "pegasus",  # an encoder and a decoder
-        "vit_msn",
     ),
     "timm": ("mixer_s16_224", "test_vit"),
 }
-"""25 of all kinds, the quickest to compile."""
+"""16 of all kinds, the quickest to compile."""
 
 LONG = {
     "transformers": (
         *("clip", "gpt2", "mamba", "splinter", "swin", "switch_transformers", "t5", "wav2vec2", "whisper"),
+        # variants of quick ones
+        *("bert-generation", "biogpt", "dpr", "electra", "ijepa", "layoutlm", "roberta", "vit", "vit_msn"),
     ),
     "timm": (
         *("lcnet_050", "poolformer_s12", "sequencer2d_s", "test_byobnet", "test_convnext"),
@@ -43,7 +43,7 @@ LONG = {
     ),
     "keras": ("ConvNeXtTiny",),
 }
-"""Left to `make soak`: slower ones, and Keras, whose process is another one."""
+"""Left to `make soak`: slower ones, variants, and Keras, whose process is another one."""
 
 # A placement is needed here and not a good one, as in the other tests.
 WORKER = """

@@ -41,32 +41,33 @@ list(CerebrasEstimator(model_fn, "model", config=CSRunConfig()).predict(input_fn
 """
 
 
-@pytest.mark.parametrize("imported", ["early", "late"])
-def test_a_killed_process_leaves_no_files_for_the_next(tmp_path: Path, imported: str) -> None:
-    script = tmp_path / "run.py"
+def test_a_killed_process_leaves_no_files_for_the_next(tmp_path: Path) -> None:
+    script, folders = tmp_path / "run.py", tmp_path / "tmp"
     script.write_text(PROGRAM)
-    (tmp_path / "tmp").mkdir()
+    folders.mkdir()
 
-    def run(end: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, str(script), imported, end]
-        path = os.pathsep.join(sys.path)
-        return subprocess.run(
-            words,
+    def run(imported: str, end: str) -> int:
+        ran = subprocess.run(
+            [sys.executable, str(script), imported, end],
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                "TMPDIR": str(folders),
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "PYTHONUNBUFFERED": "1",
+            },
             check=False,
         )
+        assert ran.stdout == "1 True\n", ran.stderr
+        return ran.returncode
 
-    killed = run("kill")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert killed.stdout == "1 True\n"
-    assert len(list((tmp_path / "tmp").iterdir())) == 1
-    ended = run("end")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "1 True\n"
-    assert not list((tmp_path / "tmp").iterdir())
+    for imported in ("early", "late"):
+        assert run(imported, "kill") == -signal.SIGKILL
+        assert len(list(folders.iterdir())) == 1
+    assert run("early", "end") == 0
+    assert not list(folders.iterdir())
 
 
 def test_the_folder_of_a_running_process_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

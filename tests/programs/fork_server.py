@@ -14,9 +14,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cs_toolkit.garbage import use_infrequent_collection
 from tests.processes import wait_until
@@ -36,7 +37,7 @@ def fork_server(framework: str, directory: Path) -> Iterator[tuple[str, ...]]:
 
     Args:
         framework: "tensorflow" or "torch".
-        directory: For the socket; a short path.
+        directory: For the socket; its path has to be short.
     """
     path = directory / framework
     command = [sys.executable, "-m", __name__, framework, str(path)]
@@ -48,6 +49,28 @@ def fork_server(framework: str, directory: Path) -> Iterator[tuple[str, ...]]:
     finally:
         server.kill()
         server.wait()
+
+
+class ForkServers:
+    """Servers that start when a task of their framework is first needed; use it in a `with` statement."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._launchers: dict[str, tuple[str, ...]] = {}
+
+    def __enter__(self) -> ForkServers:
+        self._directory = self._stack.enter_context(TemporaryDirectory(prefix="fork-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def launcher(self, framework: str) -> tuple[str, ...]:
+        """Return the words before `python PROGRAM ARGUMENT...`."""
+        if framework not in self._launchers:
+            server = fork_server(framework, Path(self._directory))
+            self._launchers[framework] = self._stack.enter_context(server)
+        return self._launchers[framework]
 
 
 def serve(path: str) -> None:

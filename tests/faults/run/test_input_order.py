@@ -8,16 +8,13 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from cs_toolkit.execution_options import EXECUTION_VARIABLE
-from tests.programs.fork_server import fork_server
+from tests.programs.fork_server import ForkServers
 from tests.systems import RunningSystem
 
 from .training_jobs import finish, launch, pid_of, wait_for_log, wait_idle
@@ -30,25 +27,19 @@ FRAMEWORKS = {PROGRAM: "tensorflow", TORCH_PROGRAM: "torch"}
 class Jobs:
     """Jobs on a system, whose tasks import no framework: each is forked from a process that has.
 
-    Args:
+    Attributes:
         system: The system.
-        stack: Ends these processes.
     """
 
-    def __init__(self, system: RunningSystem, stack: ExitStack) -> None:
+    def __init__(self, system: RunningSystem, servers: ForkServers) -> None:
         self.system = system
-        self._stack = stack
-        self._servers: dict[str, tuple[str, ...]] = {}
+        self._servers = servers
 
     def launch(
         self, folder: Path, steps: int, workers: int, program: Path = PROGRAM, **options: Any
     ) -> subprocess.Popen[str]:
         """Start a job with a number of workers."""
-        framework = FRAMEWORKS[program]
-        if framework not in self._servers:
-            directory = self._stack.enter_context(TemporaryDirectory(prefix="fork-"))
-            self._servers[framework] = self._stack.enter_context(fork_server(framework, Path(directory)))
-        before = self._servers[framework]
+        before = self._servers.launcher(FRAMEWORKS[program])
         return launch(self.system, folder, steps, workers + 1, program=program, before=before, **options)
 
     def run(self, folder: Path, steps: int, workers: int, program: Path = PROGRAM, **options: Any) -> str:
@@ -60,9 +51,8 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(system: RunningSystem) -> Iterator[Jobs]:
-    with ExitStack() as stack:
-        yield Jobs(system, stack)
+def jobs(system: RunningSystem, fork_servers: ForkServers) -> Jobs:
+    return Jobs(system, fork_servers)
 
 
 def order_digest(folder: Path) -> str:

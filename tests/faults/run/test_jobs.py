@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cs_system.client import SystemClient, parse_address
+from tests.programs.fork_server import ForkServers
 from tests.systems import RunningSystem
 
 from .training_jobs import (
@@ -25,9 +26,10 @@ from .training_jobs import (
 
 
 def test_input_of_a_worker_that_raises_ends_the_run_with_its_traceback(
-    system: RunningSystem, tmp_path: Path
+    system: RunningSystem, fork_servers: ForkServers, tmp_path: Path
 ) -> None:
-    job = launch(system, tmp_path, 1000, tasks=2, program=TENSORFLOW_PROGRAM, FAULT="raise")
+    before = fork_servers.launcher("tensorflow")
+    job = launch(system, tmp_path, 1000, 2, program=TENSORFLOW_PROGRAM, before=before, FAULT="raise")
     code, output = finish(job)
     assert code == 1
     assert "record 160 cannot be parsed" in output

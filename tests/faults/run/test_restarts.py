@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs.fork_server import ForkServers
 from tests.systems import RunningSystem
 
 from .training_jobs import TENSORFLOW_PROGRAM, assert_equal_bit_for_bit, finish, launch, wait_idle
@@ -85,8 +86,11 @@ def test_a_worker_that_always_dies_ends_the_run_after_its_restarts(
     wait_idle(system)
 
 
-def test_an_error_of_the_input_function_is_not_repeated(system: RunningSystem, tmp_path: Path) -> None:
-    job = launch(system, tmp_path, 1000, tasks=2, program=TENSORFLOW_PROGRAM, FAULT="raise")
+def test_an_error_of_the_input_function_is_not_repeated(
+    system: RunningSystem, fork_servers: ForkServers, tmp_path: Path
+) -> None:
+    before = fork_servers.launcher("tensorflow")
+    job = launch(system, tmp_path, 1000, 2, program=TENSORFLOW_PROGRAM, before=before, FAULT="raise")
     code, output = finish(job)
     assert code == 1
     assert "record 160 cannot be parsed" in output

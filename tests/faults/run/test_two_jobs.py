@@ -15,6 +15,7 @@ import pytest
 from cs_runtime import training_lock as module
 from cs_runtime.errors import ModelDirInUseError
 from cs_runtime.training_lock import FILE_NAME, training_lock
+from tests.programs.fork_server import ForkServers
 
 HOLD = """
 import os, sys
@@ -146,10 +147,13 @@ with report_errors():
 """
 
 
-@pytest.mark.parametrize("program", [TENSORFLOW, PYTORCH], ids=["tensorflow", "pytorch"])
-def test_programs(tmp_path: Path, program: str) -> None:
+@pytest.mark.parametrize(("framework", "program"), [("tensorflow", TENSORFLOW), ("torch", PYTORCH)])
+def test_programs(fork_servers: ForkServers, tmp_path: Path, framework: str, program: str) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(program)
+
     def run(command: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", program, command, str(tmp_path / "model")]
+        words = [*fork_servers.launcher(framework), "python", str(script), command, str(tmp_path / "model")]
         return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
 
     assert run("train").returncode == 0

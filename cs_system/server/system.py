@@ -83,6 +83,26 @@ class SystemOptions:
     idle_release_s: float = 0.0
 
 
+class Change:
+    """A change of the state of the system, which tasks wait for."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def announce(self) -> None:
+        """Wake all that wait for the change."""
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait for the change; return False if it does not come in time."""
+        # Not `asyncio.wait_for`, which Python 3.11 does not cancel in the moment in which the event is set: a
+        # chief that has gone would hold the system until its silence is noticed.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await self._event.wait()
+        return self._event.is_set()
+
+
 class Changes:
     """Wakes all tasks that wait for the state of the system to change.
 
@@ -90,16 +110,16 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._change = Change()
 
-    def next(self) -> asyncio.Event:
-        """Return the event that the next change sets."""
-        return self._event
+    def next(self) -> Change:
+        """Return the next change."""
+        return self._change
 
     def notify(self) -> None:
         """Announce a change."""
-        event, self._event = self._event, asyncio.Event()
-        event.set()
+        change, self._change = self._change, Change()
+        change.announce()
 
 
 class System:
@@ -216,8 +236,7 @@ class System:
             if position == 0:
                 break
             await on_queued(position, holder)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(change.wait(), STATUS_EVERY_S)
+            await change.wait(STATUS_EVERY_S)
         options = self.options
         self.run = Run(
             ticket.job,
@@ -250,8 +269,7 @@ class System:
         while self.book.holder is ticket:
             change = self._changes.next()
             self._check_running()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(change.wait(), chief.check_every_s)
+            await change.wait(chief.check_every_s)
             now_s = time.monotonic()
             if (line := chief.check(now_s, is_working=run.is_working)) is not None:
                 log.warning("%s", line, extra={"job": ticket.job})
@@ -477,11 +495,11 @@ class System:
             self._log_wait(job, user)
             self._joining += 1
             try:
-                await asyncio.wait_for(change.wait(), max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                raise JoinTimeoutError.after(job, timeout_s, self._why_not_open(job, user)) from None
+                has_changed = await change.wait(deadline - time.monotonic())
             finally:
                 self._joining -= 1
+            if not has_changed:
+                raise JoinTimeoutError.after(job, timeout_s, self._why_not_open(job, user))
 
     def _log_wait(self, job: str, user: str) -> None:
         """Log why the workers of a job wait, when they begin to and when the reason changes."""

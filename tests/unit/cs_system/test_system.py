@@ -3,6 +3,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from cs_system.server.system import System, SystemOptions
 
 
@@ -52,3 +54,25 @@ def test_the_use_of_a_job_does_not_follow_a_clock_that_is_set(monkeypatch):
     now_s = time.time()
     with ThreadPoolExecutor(1) as device:
         assert all(0.0 < used_s < 60.0 for used_s in asyncio.run(hold(device)))
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_chief_that_goes_when_something_changes_holds_the_system_no_longer(turns):
+    """The change, and the cancellation of the call, may come in any turns of the event loop."""
+
+    async def hold(device):
+        system = System(SystemOptions("cs2", "{}"), device, HeldEngines(), None, None)
+        ticket = system.enter("a", "token", wait=False)
+        await system.grant(ticket, None)
+        held = asyncio.create_task(system.hold(ticket))
+        for _ in range(10):  # until it waits
+            await asyncio.sleep(0)
+        system.input_opened()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        held.cancel()
+        await asyncio.wait({held}, timeout=0.5)
+        return held.cancelled()
+
+    with ThreadPoolExecutor(1) as device:
+        assert asyncio.run(hold(device))

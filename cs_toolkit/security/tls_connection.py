@@ -260,7 +260,10 @@ class TlsConnection(Connection):
         else:
             raise PeerGoneError(f"the connection broke ({error.strerror or error})") from None
         poller = select.poll()
-        poller.register(self._tls, events)
+        try:
+            poller.register(self._tls, events)
+        except ValueError:  # another thread has closed it
+            raise PeerGoneError("the connection was closed") from None
         if not poller.poll(None if limit_s is None else max(0.0, limit_s) * 1000):
             self._time_out(silence)
 

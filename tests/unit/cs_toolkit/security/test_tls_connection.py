@@ -208,6 +208,21 @@ def test_shutting_down_wakes_a_blocked_thread(pair: Pair, user: Credentials) -> 
             waiting.result(5.0)
 
 
+def test_another_thread_may_close_it_before_a_wait(
+    pair: Pair, user: Credentials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = connected(pair, user)
+    poll = select.poll
+
+    def close_first() -> select.poll:
+        client.close()
+        return poll()
+
+    monkeypatch.setattr(select, "poll", close_first)
+    with server, pytest.raises(PeerGoneError, match="the connection was closed"):
+        client.receive_some(memoryview(bytearray(10)))
+
+
 def test_end_of_the_stream_is_visible_to_poll(pair: Pair, user: Credentials) -> None:
     client, server = connected(pair, user)
     with client:

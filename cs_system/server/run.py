@@ -469,11 +469,11 @@ class Run:
         if self._current is not None:
             # A program may contain a loop that never ends, and nobody waits for the results any more.
             _, running = await asyncio.wait({self._current}, timeout=_OPERATION_END_S)
-            if running and self._engine is not None:
+            if running:
                 self._log.warning(
                     "%s has not ended after %g s: its processes are killed", self._operation, _OPERATION_END_S
                 )
-                await asyncio.to_thread(self._engine.abort)
+                await asyncio.to_thread(self._abort)
         await asyncio.get_running_loop().run_in_executor(self._device, self._end)
         remove_ended_parts()
 
@@ -492,6 +492,14 @@ class Run:
             self._end_process()
             self._process = self._engines.take()
         return self._process
+
+    def _abort(self) -> None:
+        """Kill the processes that the operation waits for."""
+        engine, process = self._engine, self._process
+        if engine is not None:
+            engine.abort()
+        elif process is not None:  # it does not take the program
+            process.kill()
 
     def _end_process(self) -> None:
         process, self._process = self._process, None

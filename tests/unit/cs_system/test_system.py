@@ -2,9 +2,11 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from cs_system.server.run import Run, RunLimits
 from cs_system.server.system import System, SystemOptions
 
 
@@ -76,3 +78,20 @@ def test_a_chief_that_goes_when_something_changes_holds_the_system_no_longer(tur
 
     with ThreadPoolExecutor(1) as device:
         assert asyncio.run(hold(device))
+
+
+def test_a_process_that_takes_no_program_is_killed_with_the_run(monkeypatch):
+    async def end(device):
+        killed = threading.Event()
+        process = SimpleNamespace(kill=killed.set, end=lambda: None)
+        run = Run("a", "token", device, None, RunLimits(), None, None, HeldEngines())
+        run._engines.may_end.set()
+        run._process = process
+        loading = asyncio.create_task(run._on_device("load", killed.wait, 10))
+        await asyncio.sleep(0)
+        await run.close("its chief has gone")
+        return await loading
+
+    monkeypatch.setattr("cs_system.server.run._OPERATION_END_S", 0.05)
+    with ThreadPoolExecutor(1) as device:
+        assert asyncio.run(end(device))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
 MAX_LEVELS = 64
 MAX_INTEGER_BITS = 64
+_LONG_INTEGER = f"an integer has more than {MAX_INTEGER_BITS} bits"
 
 
 class _LimitedLoader(yaml.SafeLoader):
@@ -83,12 +85,15 @@ class _LimitedLoader(yaml.SafeLoader):
         try:
             value = super().construct_object(node, deep)
         except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
-            # Of a scalar that its tag does not fit, such as `!!int x`, and of integers of over 4,300 digits.
+            # Of a scalar that its tag does not fit, such as `!!int x`.
             got = reprlib.repr(node.value)
             kind = node.tag.rpartition(":")[2]
+            # Python converts no longer ones, and its error names one of its functions.
+            if kind == "int" and len(node.value) > sys.int_info.default_max_str_digits:
+                raise _error(_LONG_INTEGER, node.start_mark) from None
             raise _error(f"{got} is not a valid {kind}: {error}", node.start_mark) from None
         if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-            raise _error(f"an integer has more than {MAX_INTEGER_BITS} bits", node.start_mark)
+            raise _error(_LONG_INTEGER, node.start_mark)
         return value
 
     @staticmethod

@@ -33,7 +33,7 @@ HOSTILE = {
         "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 200)),
         "64: .*64 levels",
     ),
-    "long integer": ("a: 1\nb: " + "9" * 6000, "2: .*is not a valid int"),
+    "long integer": ("a: 1\nb: " + "9" * 6000, "2: .*an integer has more than 64 bits"),
     "long hexadecimal integer": ("a: 0x" + "f" * 6000, "1: .*more than 64 bits"),
     "wrong tag": ("a: !!int x\n", "1: .*'x' is not a valid int"),
     "wrong time": ("a: !!timestamp x\n", "1: .*'x' is not a valid timestamp"),

@@ -6,7 +6,9 @@ class with the same message. Exit codes: 1 an expected failure, 2 bad input of t
 
 from __future__ import annotations
 
+import errno
 import math
+import resource
 import signal
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -471,6 +473,37 @@ class SystemBugError(CsSystemError):
 
     code = "bug"
     exit_code = EXIT_BUG
+
+
+class ResourceLimitError(CsSystemError):
+    """A process of the system may not take more files or memory."""
+
+    code = "resource_limit"
+
+
+def unexpected_error(part: str, error: Exception) -> CsSystemError:
+    """Return the error to report for an exception that is no `CsSystemError`.
+
+    Args:
+        part: The part of the system in which it was raised, such as "the CS system".
+        error: The exception.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        allowed = f" of {limit}" if number == errno.EMFILE else ""
+        return ResourceLimitError(
+            f"{part} has reached the limit{allowed} for open files: raise it (`ulimit -n`, or LimitNOFILE in "
+            "a systemd unit), and start the system and the job again"
+        )
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return ResourceLimitError(
+            f"{part} gets no more memory: end other programs of its machine, or raise its limit (`ulimit "
+            "-v`, or MemoryMax in a systemd unit), and start the job again"
+        )
+    return SystemBugError(
+        f"internal error of {part}: {type(error).__name__}: {error}; its log has the traceback"
+    )
 
 
 class SystemStoppingError(CsSystemError):

@@ -28,7 +28,7 @@ from cs_system.errors import (
     CsSystemError,
     MemoryxError,
     PortInUseError,
-    SystemBugError,
+    unexpected_error,
 )
 from cs_system.memoryx.admission import Admission
 from cs_system.memoryx.protocol import (
@@ -586,7 +586,7 @@ class WaferConnection:
                 self._fail(error)
         except Exception as error:
             log.exception("internal error of MemoryX")
-            self._fail(SystemBugError(f"internal error of MemoryX: {type(error).__name__}: {error}"))
+            self._fail(unexpected_error("MemoryX", error))
         finally:
             with self._changed:
                 self._has_ended = True

@@ -14,7 +14,12 @@ from cs_system.engine.base import Executables
 from cs_system.engine.device import start_device
 from cs_system.engine.machine import limit_threads
 from cs_system.engine.state import device_errors
-from cs_system.errors import CsSystemError, MemoryxError, ProgramError, SystemBugError
+from cs_system.errors import (
+    CsSystemError,
+    MemoryxError,
+    ProgramError,
+    unexpected_error,
+)
 from cs_system.memoryx.protocol import FrameChannel, FrameType, receive_model
 from cs_system.memoryx.store import Values, step_values
 from cs_system.memoryx.updates import Memory, compile_functions
@@ -72,7 +77,7 @@ def _failures(channel: FrameChannel) -> Iterator[None]:
         channel.send_failure(error)
     except Exception as error:
         log.exception("internal error of MemoryX")
-        channel.send_failure(SystemBugError(f"internal error of MemoryX: {type(error).__name__}: {error}"))
+        channel.send_failure(unexpected_error("MemoryX", error))
 
 
 class _UpdateServer:

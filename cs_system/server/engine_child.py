@@ -21,7 +21,11 @@ from cs_system.engine.base import Engine, KeptState, PendingSteps
 from cs_system.engine.device import compiler_options, start_device
 from cs_system.engine.machine import limit_threads
 from cs_system.engine.pipelined import PipelinedEngine
-from cs_system.errors import CsSystemError, SystemBugError, WrongOrderError
+from cs_system.errors import (
+    CsSystemError,
+    WrongOrderError,
+    unexpected_error,
+)
 from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig
 from cs_system.memoryx.engine import StreamedEngine
 from cs_system.messages import step_from_wire
@@ -274,8 +278,7 @@ class _EngineServer:
             self._send_failure(channel, number, error)
         except Exception as error:
             log.exception("internal error of an engine")
-            text = f"internal error of an engine: {type(error).__name__}: {error}"
-            self._send_failure(channel, number, SystemBugError(text))
+            self._send_failure(channel, number, unexpected_error("an engine", error))
 
     def _send_failure(self, channel: EngineChannel, number: int, error: CsSystemError) -> None:
         values = {"code": error.code, "message": str(error), "fields": error.fields}

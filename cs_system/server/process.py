@@ -51,6 +51,8 @@ _CALLS_END_S = 0.5
 
 _POLL_S = 0.05
 _SAMPLE_EVERY_S = 1.0
+# An idle system has 22, its first run takes 10 more.
+_MIN_FILES = 64
 # A system that is killed loses at most this time of the use of its last job.
 _STORE_EVERY_S = 60.0
 
@@ -101,7 +103,8 @@ def serve(options: ServerOptions) -> int:
 
     Raises:
         PortInUseError: a port cannot be listened on.
-        BadOptionError: a file cannot be written, or an address cannot be reached from other hosts.
+        BadOptionError: a file cannot be written, an address cannot be reached from other hosts, or the limit
+            of open files is too low.
         GroupError: systems of the group are missing.
     """
     _raise_file_limit()
@@ -124,8 +127,17 @@ def serve(options: ServerOptions) -> int:
 
 
 def _raise_file_limit() -> None:
-    """Allow this process as many open files as it may have: each connection needs one."""
+    """Allow this process as many open files as it may have: each connection needs one.
+
+    Raises:
+        BadOptionError: these are too few for any job.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < _MIN_FILES:
+        raise BadOptionError(
+            f"this process may open {hard} files (`ulimit -n`), expected {_MIN_FILES} and some for each "
+            "worker: raise the limit"
+        )
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

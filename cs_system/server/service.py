@@ -21,9 +21,9 @@ from cs_system.errors import (
     InputRefusedError,
     JoinTimeoutError,
     StateMismatchError,
-    SystemBugError,
     WorkersTimeoutError,
     WrongOrderError,
+    unexpected_error,
 )
 from cs_system.messages import (
     CHUNK_BYTES,
@@ -112,9 +112,7 @@ def _handle_errors(handler: Handler) -> Handler:
                 servicer.log_error(error)
         except Exception as error:
             log.exception("internal error in %s", handler.__name__)
-            failure = SystemBugError(
-                f"internal error of the CS system: {type(error).__name__}: {error}; its log has the details"
-            )
+            failure = unexpected_error("the CS system", error)
         _clear_tracebacks(failure)
         await context.abort(
             status_code(failure), shorten(str(failure).replace("\n", " "), 1000), error_metadata(failure)

@@ -23,7 +23,12 @@ from cs_system.address import SystemAddress, is_loopback, parse_address
 from cs_system.engine.layers import Layers
 from cs_system.engine.micro_batches import micro_batches
 from cs_system.engine.state import device_errors
-from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
+from cs_system.errors import (
+    CsSystemError,
+    ExecutionError,
+    ProgramError,
+    unexpected_error,
+)
 from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
 from cs_system.memoryx.engine import select_executables
 from cs_system.memoryx.protocol import (
@@ -103,7 +108,7 @@ def _fail(channel: FrameChannel, error: Exception) -> int:
     if isinstance(error, ConnectionError):
         return 0
     if not isinstance(error, CsSystemError):
-        error = SystemBugError(f"internal error of a wafer: {type(error).__name__}: {error}")
+        error = unexpected_error("a wafer", error)
     try:
         channel.send_failure(error)
     except ConnectionError:

@@ -362,7 +362,11 @@ def _describe_loss(process: str, owner: str, code: int | None, *, has_state: boo
             f"{READ_LIMIT_S_PER_MIB:g} s for each MiB, and is ended: the executable is damaged; compile again"
         )
     how = "ended" if cause is None else f"was ended by {cause.name} ({signal.strsignal(cause)})"
-    why = " (the kernel does this when the machine is out of memory)" if cause == signal.SIGKILL else ""
+    why = ""
+    if cause == signal.SIGKILL:
+        why = " (the kernel does this when the machine or its cgroup is out of memory)"
+    elif cause == signal.SIGABRT:
+        why = " (libraries do this when they get no more memory; see `ulimit -v`)"
     advice = (
         "The state is lost, start the job again: training resumes from its last checkpoint"
         if has_state

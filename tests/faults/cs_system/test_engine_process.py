@@ -47,10 +47,13 @@ def run_a_job(client, system, linear, helpers, name: str) -> None:
     ("number", "text"),
     [
         (signal.SIGSEGV, r"was ended by SIGSEGV \(Segmentation fault\); the log of the CS system"),
-        (signal.SIGABRT, r"was ended by SIGABRT \(Aborted\)"),
+        (
+            signal.SIGABRT,
+            r"was ended by SIGABRT \(Aborted\) \(libraries do this when they get no more memory",
+        ),
         (
             signal.SIGKILL,
-            r"was ended by SIGKILL \(Killed\) \(the kernel does this when the machine is out of",
+            r"was ended by SIGKILL \(Killed\) \(the kernel does this when the machine or its cgroup is out",
         ),
     ],
 )

@@ -144,7 +144,9 @@ def _period_problem(certificate: Certificate) -> str:
     now = datetime.now(UTC)
     if now < certificate.not_before:
         return f"it is valid only from {certificate.not_before:%Y-%m-%d %H:%M} UTC on: compare the clocks"
-    return "it has expired: issue it again with --force" if now > certificate.not_after else ""
+    if now > certificate.not_after:
+        return "it has expired: issue it again with --force, unless the clock of this machine is wrong"
+    return ""
 
 
 def _to_json(certificate: Certificate, file: Path, problem: str) -> dict[str, Any]:

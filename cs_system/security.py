@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -87,7 +88,12 @@ def server_credentials(
     if days < 0:
         raise BadOptionError(
             f"{credentials.certificate}: has expired on {certificate.not_after:%Y-%m-%d}; issue it again "
-            "(`cs_system certs issue --force`)"
+            "(`cs_system certs issue --force`), unless the clock of this machine is wrong"
+        )
+    if datetime.now(UTC) < certificate.not_before:
+        raise BadOptionError(
+            f"{credentials.certificate}: is valid only from {certificate.not_before:%Y-%m-%d %H:%M} UTC on; "
+            "compare the clock of this machine with that of the authority's"
         )
     level = logging.WARNING if days < EXPIRY_NOTICE_DAYS else logging.INFO
     log.log(

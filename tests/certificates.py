@@ -24,10 +24,17 @@ class SiteCertificates:
         self._authority = Authority(directory)
 
     def issue(
-        self, name: str, role: Role, hosts: Sequence[str] = (), *, expired: bool = False
+        self,
+        name: str,
+        role: Role,
+        hosts: Sequence[str] = (),
+        *,
+        expired: bool = False,
+        early: bool = False,
     ) -> Credentials:
         """Issue a certificate, in the directory of its name."""
-        now = datetime.now(UTC) - timedelta(days=3) if expired else None
+        days = -3 if expired else 1 if early else 0
+        now = datetime.now(UTC) + timedelta(days=days) if days else None
         target = self.directory / name
         self._authority.issue(target, Identity(name, role), hosts, 2, True, now)
         return Credentials(target)

@@ -145,7 +145,8 @@ def _probe_tls(
 def _refusal(credentials: Credentials) -> str:
     return (
         f"it closes the connection when it has got your certificate, {credentials.certificate}: expected one "
-        "of the system's own authority that has not expired (`cs_system certs show`)"
+        "of the system's own authority that is valid now (`cs_system certs show`; compare the clocks of both "
+        "machines, too)"
     )
 
 

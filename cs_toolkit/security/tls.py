@@ -181,8 +181,11 @@ def find_credentials(given: Path | None, environment: Mapping[str, str]) -> Cred
 
 # X509_V_ERR_* of OpenSSL.
 _VERIFICATION = {
-    9: "its certificate is not valid yet: compare the clocks of both machines",
-    10: "its certificate has expired: issue it again (`cs_system certs issue --force`)",
+    9: "its certificate is not valid yet: compare the clocks of both machines and of the authority's",
+    10: (
+        "its certificate has expired: issue it again (`cs_system certs issue --force`), unless the clock of "
+        "this machine is wrong"
+    ),
     18: "its certificate is self-signed, expected one of the authority in our ca.pem",
     19: "its certificate is of another authority than our ca.pem",
     20: "its certificate is of another authority than our ca.pem",
@@ -202,9 +205,11 @@ _REASONS = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it requires a certificate, and got none",
     "TLSV1_ALERT_UNKNOWN_CA": "it refuses our certificate, which is of another authority than its own",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": (
-        "our certificate has expired: issue it again (`cs_system certs issue --force`)"
+        "our certificate has expired: issue it again (`cs_system certs issue --force`), unless the clock of "
+        "its machine is wrong"
     ),
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it refuses our certificate",
+    # Also for a certificate that is not valid yet.
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it refuses our certificate; compare the clocks of both machines",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it refuses our certificate",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it refuses our certificate for this purpose",
     "TLSV1_ALERT_PROTOCOL_VERSION": "it accepts only other versions of TLS than 1.3",

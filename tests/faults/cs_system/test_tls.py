@@ -89,7 +89,7 @@ def test_user_whom_the_system_refuses(
     use(monkeypatch, eve)
     assert "closes the connection when it has got your certificate" in refusal(encrypted)
     use(monkeypatch, site.issue("bob", "user", expired=True))
-    assert "expected one of the system's own authority that has not expired" in refusal(encrypted)
+    assert "that is valid now (`cs_system certs show`; compare the clocks" in refusal(encrypted)
 
 
 def test_certificate_of_another_host(
@@ -142,6 +142,7 @@ def test_a_system_that_hangs_up_in_the_handshake(
         (["--certs=nowhere"], "nowhere/ca.pem: No such file"),
         (["--certs={alice}"], "got the certificate of user alice, expected that of a CS system"),
         (["--certs={old}"], "has expired on"),
+        (["--certs={early}"], "compare the clock of this machine with that of the authority's"),
         (["--certs={cs1}", "--insecure"], "expected only one of them"),
         (["--host=0.0.0.0"], "other machines reach this address; give the certificate of this system"),
     ],
@@ -151,6 +152,7 @@ def test_refused_options(site: SiteCertificates, flags: list[str], text: str) ->
         "alice": site.user.directory,
         "cs1": site.system.directory,
         "old": site.issue("old", "system", expired=True).directory,
+        "early": site.issue("early", "system", early=True).directory,
     }
     command = [sys.executable, "-m", "cs_system", "serve", "--port=0", *flags]
     done = subprocess.run(

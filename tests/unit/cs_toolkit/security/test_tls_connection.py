@@ -275,7 +275,9 @@ def test_user_of_another_authority_that_trusts_ours(pair: Pair, user: Credential
 def test_expired_user(pair: Pair, site: SiteCertificates) -> None:
     client, server = refusals(pair, site.issue("bob", "user", expired=True))
     assert client.startswith("TlsError: TLS: our certificate has expired: issue it again")
+    assert client.endswith("unless the clock of its machine is wrong")
     assert server.startswith("TlsError: TLS: its certificate has expired: issue it again")
+    assert server.endswith("unless the clock of this machine is wrong")
 
 
 def test_expired_system(site: SiteCertificates, user: Credentials) -> None:
@@ -284,6 +286,12 @@ def test_expired_system(site: SiteCertificates, user: Credentials) -> None:
     pair.close()
     assert client.startswith("TlsError: TLS: its certificate has expired")
     assert server.startswith("TlsError: TLS: our certificate has expired")
+
+
+def test_certificate_of_a_machine_whose_clock_is_ahead(pair: Pair, site: SiteCertificates) -> None:
+    client, server = refusals(pair, site.issue("bob", "user", early=True))
+    assert client == "TlsError: TLS: it refuses our certificate; compare the clocks of both machines"
+    assert server.startswith("TlsError: TLS: its certificate is not valid yet: compare the clocks")
 
 
 def test_user_cannot_pose_as_a_system(site: SiteCertificates, user: Credentials) -> None:

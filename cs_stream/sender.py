@@ -151,6 +151,8 @@ class Sender:
         self._instance = self._run_id = ""
         self._damaged = 0
         self._last_seq = 0
+        # A system of this version has answered at the address.
+        self._is_known = False
         # The last connection began where the one before had begun.
         self._is_stuck = False
         self._pause_s = _FIRST_PAUSE_S
@@ -180,6 +182,7 @@ class Sender:
         tally = _Tally(time.monotonic())
         self._instance, self._run_id, self._pause_s = uuid.uuid4().hex, "", _FIRST_PAUSE_S
         self._damaged = self._last_seq = 0
+        self._is_known = False
         timeout_s = self._connect_timeout_s
         while True:
             session = self._connect(timeout_s)
@@ -272,8 +275,9 @@ class Sender:
         """Return True if the worker connects again after this end of a session; count those with damage."""
         if not _is_damage(end):
             return isinstance(end, ConnectionError) or (isinstance(end, Failure) and end.retryable)
+        self._is_known = self._is_known or bool(self._run_id) or isinstance(end, Failure)
         # Once, while no system of this version has ever answered at the address: a bit may have changed.
-        is_foreign = isinstance(end, ForeignBytesError | VersionError) and not self._run_id
+        is_foreign = isinstance(end, ForeignBytesError | VersionError) and not self._is_known
         self._damaged += 1
         return self._damaged <= (1 if is_foreign else _MAX_DAMAGED)
 

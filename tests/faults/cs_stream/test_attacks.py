@@ -120,6 +120,20 @@ def test_a_first_answer_with_a_changed_magic_or_version_does_not_end_the_worker(
         assert network.connections == 2
 
 
+def test_an_answer_damaged_after_a_damaged_hello_does_not_end_the_worker(
+    bad_network: Callable[..., Any],
+) -> None:
+    with Loopback() as run:
+        # A byte of the JSON of HELLO, and the magic of the first answer to the next connection.
+        never = 1 << 30
+        network = bad_network(run.receiver.address, flip_at=(HEADER_BYTES,), flip_back_at=(never, 0), flip=4)
+        future = run.start(run.sender(0, network.address), numbered_input(run.spec.layout, 0, 1, COUNT))
+        assert take_numbered(run.ring) == list(range(COUNT))
+        run.ring.close()
+        assert future.result(timeout=60).end == "bye"
+        assert network.connections == 3
+
+
 def test_damage_that_does_not_end_ends_the_worker(bad_network: Callable[..., Any]) -> None:
     with Loopback() as run:
         network = bad_network(run.receiver.address, flip_at=(5,) * 20)

@@ -1,7 +1,6 @@
 """Connections that break under a sender."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
@@ -109,14 +108,13 @@ def test_a_sender_pauses_between_connections_on_which_no_batch_arrives(
         raise PeerGoneError("cut")
 
     monkeypatch.setattr(ServerLink, "receive", fail)
+    pauses_s: list[float] = []
     with Loopback() as run:
         sender = run.sender(0)
+        monkeypatch.setattr(sender._stopped, "wait", pauses_s.append)
         future = run.start(sender, numbered_input(SMALL, 0, 1, 1))
-        wait_until(lambda: run.ring.stats().workers[0].connects >= 4)
-        began_s = time.monotonic()
-        connects = run.ring.stats().workers[0].connects
-        wait_until(lambda: run.ring.stats().workers[0].connects >= connects + 1)
-        assert time.monotonic() - began_s > 0.1
+        wait_until(lambda: len(pauses_s) >= 6)
+        assert pauses_s[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
         sender.stop()
         assert future.result(timeout=60).end == "stopped"
 

@@ -80,7 +80,7 @@ def test_a_system_that_is_stopped_for_longer_is_lost(silent_system, helpers):
                 reservation.fetch_state()
         finally:
             os.kill(silent_system.process.pid, signal.SIGCONT)
-        assert TIMEOUT_S / 2 < time.monotonic() - began_s < 3 * TIMEOUT_S
+        assert time.monotonic() - began_s > TIMEOUT_S / 2
 
 
 def test_a_worker_that_waits_for_its_chief_survives_a_stopped_system(silent_system, helpers, linear, caplog):
@@ -123,7 +123,7 @@ def test_a_chief_that_is_stopped_for_less_than_the_timeout_keeps_the_system(
 def test_a_chief_that_is_stopped_for_longer_loses_the_system(silent_system, silent_chief, helpers):
     chief = silent_chief("reserved")
     chief.send_signal(signal.SIGSTOP)
-    assert TIMEOUT_S / 2 < helpers.wait_for_state(silent_system, "IDLE") < 3 * TIMEOUT_S
+    assert helpers.wait_for_state(silent_system, "IDLE") > TIMEOUT_S / 2
     assert re.search(r"the system is free: its chief has not answered for [2-5] s", silent_system.log())
 
 
@@ -155,11 +155,11 @@ def test_an_idle_chief_loses_the_system(tmp_path, helpers, caplog):
             run = client.info().run
             assert (run.job, run.activity) == ("lazy", "compiling")
         helpers.wait_for_state(system, "IDLE", 20)
-        expected = "the reservation of the CS system has ended: its chief has not used it for 2 s"
+        expected = r"the reservation of the CS system has ended: its chief has not used it for \d s"
         with pytest.raises(ReservationLostError, match=expected):
             reservation.fetch_state()
-        helpers.wait_until(lambda: expected in caplog.text)
-        assert "lazy  the system is free: its chief has not used it for 2 s" in system.log()
+        helpers.wait_until(lambda: re.search(expected, caplog.text))
+        assert re.search(r"lazy  the system is free: its chief has not used it for \d s", system.log())
 
 
 def test_a_chief_whose_calls_have_stalled_loses_the_system(tmp_path, helpers):

@@ -16,6 +16,7 @@ from cs_system.client.pool import Requirements, SystemPool
 from cs_system.errors import BadAddressError, CsSystemError, SystemBusyError, SystemUnreachableError
 from cs_system.messages import InputIdentity
 from cs_toolkit.fabric import load_fabric
+from tests.processes import wait_until
 from tests.systems import running_system
 from tests.unit.cs_system.conftest import Program
 from tests.unit.cs_system.test_operator_commands import Source
@@ -150,8 +151,8 @@ def test_systems_that_become_free_together_are_not_both_taken(systems, holder):
                 thread.start()
 
     with SystemPool(systems).reserve("job-1", "token", NEEDS, wait=True, on_wait=on_wait) as (_, mine):
-        time.sleep(0.5)
-        assert sorted(states(systems), key=str) == sorted([("job-1", 0), (None, 0)], key=str)
+        expected = sorted([("job-1", 0), (None, 0)], key=str)
+        wait_until(lambda: sorted(states(systems), key=str) == expected, lambda: states(systems))
         mine.close()
     wait_for_idle(systems)
 

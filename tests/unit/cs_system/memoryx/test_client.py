@@ -76,7 +76,7 @@ def test_a_killed_process_is_named(stack: Streamed, tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(MemoryxError, match=rf"MemoryX at 127\.0\.0\.1:{second.address[1]} has gone"):
             [engine.dispatch(batch, 0, 1).wait() for _ in range(3)]
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         assert engine.missing_state
     finally:
         engine.free()

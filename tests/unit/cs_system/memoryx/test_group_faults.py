@@ -78,7 +78,7 @@ def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: 
         began_s = time.monotonic()
         with pytest.raises(WaferLostError, match=r"CS system 2 of 2 has gone; .* from its last checkpoint"):
             train(engine, stack)
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 30
         with pytest.raises(WrongOrderError, match="put_state comes before"):
             train(engine, stack, 1)
     check_gone(pids)
@@ -140,7 +140,7 @@ def test_a_wafer_that_dies_at_its_start(stack: Streamed, tmp_path: Path) -> None
     began_s = time.monotonic()
     with pytest.raises(WaferLostError, match=r"CS system 2 of 2 has ended .*signal 9"):
         engine.program()
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 30
     assert len(pids) == 2
     check_gone(pids)
 

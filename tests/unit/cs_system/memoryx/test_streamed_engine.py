@@ -152,7 +152,7 @@ def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, st
     began = time.monotonic()
     with pytest.raises(MemoryxError, match=r"MemoryX at 127\.0\.0\.1:\d+ has gone .* resumes from its last"):
         train(own, stack, 2)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert own.missing_state
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from cstorch.program import Program
+
+log = logging.getLogger("cstorch")
 
 
 @dataclass
@@ -66,14 +72,37 @@ def get_worker_state() -> WorkerState:
 
 
 def worker_cache_root() -> str:
-    """Return the directory in CEREBRAS_WORKER_CACHE_ROOT, or a temporary directory of this user."""
+    """Return the directory in CEREBRAS_WORKER_CACHE_ROOT, or a temporary one of this user, which is made."""
     # The original has `/n0/cache` on the disks of its workers, which users cannot create on other machines.
-    own = Path(tempfile.gettempdir()).absolute() / f"cs_worker_cache_{os.getuid()}"
-    return os.environ.get("CEREBRAS_WORKER_CACHE_ROOT") or str(own)
+    return os.environ.get("CEREBRAS_WORKER_CACHE_ROOT") or str(_own_cache())
 
 
-WORKER_CACHE_ROOT = worker_cache_root()
-"""Directory that programs copy datasets to; a copy has the path of its source below it."""
+@cache
+def _own_cache() -> Path:
+    folder = Path(tempfile.gettempdir()).absolute() / f"cs_worker_cache_{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+        return folder
+    # Everybody can make a directory of this name, and would be able to change the data sets in it.
+    other = tempfile.mkdtemp(prefix=f"{folder.name}_")
+    atexit.register(shutil.rmtree, other, ignore_errors=True)
+    log.warning(
+        "%s is no directory that only this user can write to; data sets are copied to %s, for this process "
+        "only; remove it, or set CEREBRAS_WORKER_CACHE_ROOT",
+        folder,
+        other,
+    )
+    return Path(other)
+
+
+def __getattr__(name: str) -> str:
+    """Return `WORKER_CACHE_ROOT`: where programs copy data sets to, each below the path of its source."""
+    # Not a constant: it is made only for programs that use it.
+    if name == "WORKER_CACHE_ROOT":
+        return worker_cache_root()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def get_dir_size(path: str | os.PathLike[str]) -> int:

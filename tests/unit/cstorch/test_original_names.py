@@ -423,9 +423,46 @@ def test_a_user_may_write_to_the_cache_of_workers(monkeypatch: pytest.MonkeyPatc
     """Programs copy data sets to it where a configuration asks for it."""
     monkeypatch.setattr(workers.tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("CEREBRAS_WORKER_CACHE_ROOT", raising=False)
-    assert workers.worker_cache_root() == str(tmp_path / f"cs_worker_cache_{os.getuid()}")
+    workers._own_cache.cache_clear()
+    assert not list(tmp_path.iterdir())
+    own = tmp_path / f"cs_worker_cache_{os.getuid()}"
+    assert cstorch.distributed.WORKER_CACHE_ROOT == workers.WORKER_CACHE_ROOT == str(own)
+    assert own.stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("CEREBRAS_WORKER_CACHE_ROOT", "/disk/cache")
     assert workers.worker_cache_root() == "/disk/cache"
+    workers._own_cache.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["writable", "link", "file", "foreign"])
+def test_a_cache_of_workers_that_others_may_change_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """Another user may have made a directory of its name before."""
+    monkeypatch.setattr(workers.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("CEREBRAS_WORKER_CACHE_ROOT", raising=False)
+    workers._own_cache.cache_clear()
+    own = tmp_path / f"cs_worker_cache_{os.getuid()}"
+    if kind == "file":
+        own.touch()
+    elif kind == "link":
+        (tmp_path / "target").mkdir(mode=0o700)
+        own.symlink_to("target")
+    else:
+        own.mkdir(mode=0o700)
+    if kind == "writable":
+        own.chmod(0o777)
+    elif kind == "foreign":
+        uid = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+        own.rename(tmp_path / f"cs_worker_cache_{uid + 1}")
+    other = Path(workers.worker_cache_root())
+    assert other.is_dir()
+    assert other.stat().st_mode & 0o777 == 0o700
+    assert other.name.startswith("cs_worker_cache_")
+    assert other not in (own, own.resolve())
+    assert "no directory that only this user can write to" in caplog.text
+    assert str(other) == workers.WORKER_CACHE_ROOT
+    workers._own_cache.cache_clear()
 
 
 def test_samplers_that_continue_and_pad(monkeypatch: pytest.MonkeyPatch) -> None:

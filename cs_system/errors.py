@@ -16,6 +16,9 @@ from datetime import datetime
 from cs_toolkit.errors import EXIT_BUG, ToolkitError
 from cs_toolkit.subclasses import retrieve_all_subclasses
 
+RESUME_ADVICE = "start the job again: training resumes from its last checkpoint"
+"""What a user can do after an error that ends a run."""
+
 
 class CsSystemError(ToolkitError):
     """Base class; raised itself for a failure on the server that has no class.
@@ -205,8 +208,7 @@ class CallRefusedError(CsSystemError):
         """Make the error; `rpc` is the name of the call."""
         return cls(
             f"the call {rpc} is not one of the job that holds the CS system, or was changed or repeated in "
-            "transit; if it was yours, check the network to the system, and start the job again: training "
-            "resumes from its last checkpoint"
+            f"transit; if it was yours, check the network to the system, and {RESUME_ADVICE}"
         )
 
 
@@ -220,8 +222,7 @@ class TensorDamagedError(CsSystemError):
         """Make the error for a tensor."""
         return cls(
             f"tensor {name!r} was changed in transit between the chief and the CS system, its digest is that "
-            "of other bytes; check the network between them, and start the job again: training resumes from "
-            "its last checkpoint",
+            f"of other bytes; check the network between them, and {RESUME_ADVICE}",
             tensor=name,
         )
 
@@ -368,7 +369,7 @@ def _describe_loss(process: str, owner: str, code: int | None, *, has_state: boo
     elif cause == signal.SIGABRT:
         why = " (libraries do this when they get no more memory; see `ulimit -v`)"
     advice = (
-        "The state is lost, start the job again: training resumes from its last checkpoint"
+        f"The state is lost, {RESUME_ADVICE}"
         if has_state
         else "Start the job again; if that fails, too, the executable may be damaged: compile again"
     )
@@ -402,10 +403,7 @@ class WaferLostError(CsSystemError):
             host: Its host, if that is another one.
         """
         place = f" ({host})" if host else ""
-        return cls(
-            f"CS system {rank + 1} of {count}{place} has gone; the state is lost, start the job again: "
-            "training resumes from its last checkpoint"
-        )
+        return cls(f"CS system {rank + 1} of {count}{place} has gone; the state is lost, {RESUME_ADVICE}")
 
     @classmethod
     def at_start(cls, rank: int, count: int, code: int | None, host: str = "") -> WaferLostError:
@@ -422,7 +420,7 @@ class WaferLostError(CsSystemError):
         """Make the error for one that is connected but does not answer."""
         return cls(
             f"CS system {rank + 1} of {count} has not answered for {seconds:.0f} s and is ended; the state "
-            "is lost, start the job again: training resumes from its last checkpoint"
+            f"is lost, {RESUME_ADVICE}"
         )
 
 
@@ -448,7 +446,7 @@ class EngineLostError(CsSystemError):
         """Make the error for a process that sends something unexpected."""
         return cls(
             f"{doing} failed: the process that computes the job does not follow its protocol ({got}) and is "
-            "ended; start the job again: training resumes from its last checkpoint"
+            f"ended; {RESUME_ADVICE}"
         )
 
 

@@ -62,7 +62,7 @@ from typing import Any
 import numpy as np
 
 from cs_system.engine.base import Executables
-from cs_system.errors import CsSystemError, MemoryxError, from_wire
+from cs_system.errors import RESUME_ADVICE, CsSystemError, MemoryxError, from_wire
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Schedule, schedule_from_json
@@ -543,6 +543,6 @@ def _receive_payload(
 
 def _damage_error(frame: str) -> MemoryxError:
     return MemoryxError(
-        f"{frame} was changed in transit between the wafer and MemoryX; check the network between them, and "
-        "start the job again: training resumes from its last checkpoint"
+        f"{frame} was changed in transit between the wafer and MemoryX, or the CS system; check the network "
+        f"between them, and {RESUME_ADVICE}"
     )

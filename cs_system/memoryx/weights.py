@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cs_system.errors import CsSystemError, MemoryxError
+from cs_system.errors import RESUME_ADVICE, CsSystemError, MemoryxError
 from cs_system.memoryx.config import MemoryxAddress
 from cs_system.memoryx.protocol import (
     HEARTBEAT_INTERVAL_S,
@@ -270,8 +270,8 @@ class WeightStream:
     def _on_timeout(self, silence_s: float) -> None:
         self._fail(
             MemoryxError(
-                f"MemoryX at {self._name} has not answered for {silence_s:.0f} s; the state is lost, start "
-                "the job again: training resumes from its last checkpoint"
+                f"MemoryX at {self._name} has not answered for {silence_s:.0f} s; the state is lost, "
+                f"{RESUME_ADVICE}"
             )
         )
         self._connection.shut_down()
@@ -324,10 +324,7 @@ def connect_memoryx(address: MemoryxAddress) -> Connection:
 
 def loss_error(name: str, error: ConnectionError) -> MemoryxError:
     """Return the error for a lost connection to MemoryX."""
-    return MemoryxError(
-        f"MemoryX at {name} has gone ({error}); the state is lost, start the job again: training "
-        "resumes from its last checkpoint"
-    )
+    return MemoryxError(f"MemoryX at {name} has gone ({error}); the state is lost, {RESUME_ADVICE}")
 
 
 def answer_error(channel: FrameChannel, header: Header, name: str) -> CsSystemError:

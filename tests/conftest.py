@@ -105,8 +105,18 @@ def calls() -> Calls:
     return count
 
 
-IN_TURN = {"browser": "processes", "containers": "processes", "faults": "processes", "slurm": "cluster"}
-"""Folders whose tests start many processes, or wait for some, and the worker that runs them one by one."""
+IN_TURN = {
+    "browser": "processes",
+    "containers": "processes",
+    "faults": "processes",
+    "faults/run": "jobs",
+    "faults/soak": "jobs",
+    "slurm": "cluster",
+}
+"""Folders whose tests start many processes, or wait for some, and the worker that runs them one by one.
+
+The tests take at least as long as the longest of these groups: one for all faults would be too long.
+"""
 
 VERIFIED = ("filecheck", "property", "unit/cgc", "unit/cstorch")
 """Folders in whose tests the compiler verifies after every pass, also in processes that they start.
@@ -222,22 +232,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers of `--numprocesses=auto`: the two that run `IN_TURN` wait most of their time."""
-    return len(os.sched_getaffinity(0)) + 2
+    """Workers of `--numprocesses=auto`: the three that run `IN_TURN` wait most of their time."""
+    return len(os.sched_getaffinity(0)) + 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which groups are begun.
 
-    First what forks the worker processes of a torch DataLoader, before the threads of TensorFlow exist: a
-    child that is forked while one of them holds a lock may wait for it forever. Then what takes long, then
-    the largest groups.
+    First what is run in turn, which waits most of its time, and what forks the worker processes of a torch
+    DataLoader, before the threads of TensorFlow exist: a child that is forked while one of them holds a lock
+    may wait for it forever. Then what takes long, then the largest groups.
     """
     sizes = Counter(_group(item.nodeid) for item in items)
 
-    def place(item: pytest.Item) -> tuple[bool, bool, int, str]:
-        group = _group(item.nodeid)
-        return "torch" not in item.path.name, not _room(item.path).startswith(LONG), -sizes[group], group
+    def place(item: pytest.Item) -> tuple[bool, bool, int, str, bool]:
+        group, forks = _group(item.nodeid), "torch" in item.path.name
+        is_first = forks or group in IN_TURN.values()
+        return not is_first, not _room(item.path).startswith(LONG), -sizes[group], group, not forks
 
     items.sort(key=place)
 
@@ -263,5 +274,7 @@ def _room(file: Path) -> str:
 def _group(nodeid: str) -> str:
     """Return the group of tests for one worker: a file, a folder of `IN_TURN`, or a guide."""
     file = nodeid.partition("::")[0]
-    room = Path(file).parts[1]
-    return nodeid if room == "guides" else IN_TURN.get(room, file)
+    _, room, *folders = Path(file).parts
+    if room == "guides":
+        return nodeid
+    return IN_TURN.get(f"{room}/{folders[0]}" if folders else room) or IN_TURN.get(room, file)

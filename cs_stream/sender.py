@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 STOPPED_HERE = "stopped by this process"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
+# A shorter last attempt would fail on a busy machine, and hide the reason of those before it.
+_SHORTEST_ATTEMPT_S = 0.5
 _TRACK = "batches"
 _ACTIVITIES = ("input function", "digest", "wait for credit", "send")
 # How many connections in sequence may end with damaged bytes before a batch has arrived.
@@ -239,7 +241,7 @@ class Sender:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _try_connect(self, limit_s: float) -> tuple[Session | None, str]:
-        limit_s = max(0.001, min(limit_s, self._handshake_timeout_s))
+        limit_s = min(max(limit_s, _SHORTEST_ATTEMPT_S), self._handshake_timeout_s)
         try:
             connection = connect(self._address, limit_s, self._credentials)
         except OSError as error:

@@ -203,6 +203,7 @@ def test_priming_waits_for_the_first_batch_of_every_worker() -> None:
     seen: list[RunStats] = []
     with Loopback(num_workers=2) as run:
         run.start_sender(0, count=1)
+        wait_until(lambda: run.ring.stats().workers[0].received)
         with pytest.raises(StallError, match=r"not ready within 0\.05 s: worker 1 is absent") as caught:
             run.ring.wait_primed(timeout_s=0.05)
         assert caught.value.worker == 1

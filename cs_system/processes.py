@@ -97,6 +97,11 @@ class ChildProcess:
         return self._pid
 
     @property
+    def has_started(self) -> bool:
+        """True if the fork server has started it, or could not."""
+        return self._wait_until(lambda: self._pid is not None or self._has_ended, 0.0)
+
+    @property
     def has_ended(self) -> bool:
         """True if it has ended, or is unknown because the fork server is gone."""
         return self.wait(0.0)
@@ -123,6 +128,10 @@ class ChildProcess:
         if not self.wait(timeout_s):
             self.kill()
             self.wait()
+
+    def release(self) -> None:
+        """Let it end by itself, also if it starts only later; does not wait."""
+        self._close_lifeline()
 
     def _wait_until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
         """Read the messages of the process until the condition holds; return False if it does not in time.

@@ -93,6 +93,14 @@ class EngineProcess(ChildProcess):
     def end(self, timeout_s: float = _FREE_TIMEOUT_S) -> None:
         """Ask it to end, wait, and close the connections."""
         super().end(timeout_s)
+        self._close_connections()
+
+    def release(self) -> None:
+        """Let it end by itself, and close the connections."""
+        super().release()
+        self._close_connections()
+
+    def _close_connections(self) -> None:
         self.channel.close()
         self.reader.close()
         self._descriptors.close()
@@ -150,8 +158,10 @@ class EnginePool:
         """End the spare process."""
         with self._lock:
             spare, self._spare = self._spare, None
-        if spare is not None:
+        if spare is not None and spare.has_started:
             spare.end()
+        elif spare is not None:
+            spare.release()  # the fork server still imports JAX, and ends with this process
 
     def _start(self) -> EngineProcess:
         logs_device, self._is_first = self._is_first, False

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from cs_system import processes
 from cs_system.client import SystemClient, parse_address, this_user
 from cs_system.errors import EngineLostError, ProgramError, ReservationLostError
+from cs_system.server.engine_process import EnginePool
 from tests.processes import is_running, wait_until
 from tests.systems import descendants_of
 
@@ -100,6 +102,23 @@ def test_a_release_while_programming_gives_its_reason(reservation, linear, syste
         other.release("job")
         with pytest.raises(ReservationLostError, match=f"has ended: released by {this_user()}"):
             programmed.result()
+
+
+def test_a_spare_process_that_has_not_started_is_not_waited_for(monkeypatch):
+    """The fork server imports JAX first, for longer than an idle system may take to end."""
+    inherited = []
+
+    def fork_later(request, descriptors, may_fork):
+        inherited.extend(map(os.dup, descriptors))
+
+    monkeypatch.setattr(processes._fork_server, "fork", fork_later)
+    pool = EnginePool(1, None)
+    pool.prepare()
+    pool.close()
+    lifeline = inherited[0]
+    assert os.read(lifeline, 1) == b"", "it would end as soon as it starts"
+    for descriptor in inherited:
+        os.close(descriptor)
 
 
 def test_a_crash_of_the_spare_process_is_no_fault(client, system, linear, helpers):

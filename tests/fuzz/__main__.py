@@ -10,26 +10,36 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tests.fuzz.target import find_target, target_names
+from cs_system.errors import READ_LIMIT_SIGNAL
+from tests.fuzz.target import DIRECTORY_VARIABLE, find_target, memory_directory, target_names
 
 _PROGRESS = re.compile(r"#(\d+)\s+\w+ +cov: (\d+)")
+_EXCEPTION = " === Uncaught"
 _ADDED_S = 60  # for imports, and inputs of earlier runs
 _TIMEOUT_S, _MEMORY_MB, _MAX_BYTES = 20, 4096, 32_768
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a target: number of inputs, covered edges, and the files of findings."""
+    """The result of a target: number of inputs, covered edges, and the files of findings.
+
+    Attributes:
+        has_crashed: The last process has ended without an exception.
+        crashes: Crashes of a library that are known to occur.
+    """
 
     target: str
     executions: int
     coverage: int
     findings: tuple[Path, ...]
     output: str
+    has_crashed: bool = False
+    crashes: int = 0
 
 
 def fuzz(target: str, seconds: int, directory: Path) -> Result:
@@ -39,6 +49,20 @@ def fuzz(target: str, seconds: int, directory: Path) -> Result:
         folder.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(find_target(target).corpus()):
         (corpus / f"seed-{number}").write_bytes(data)
+    end_s, crashes, executions = time.monotonic() + seconds, 0, 0
+    while True:
+        result = _fuzz_once(target, max(1, round(end_s - time.monotonic())), corpus, found)
+        executions += result.executions
+        if not (result.has_crashed and find_target(target).may_crash):
+            return replace(result, executions=executions, crashes=crashes)
+        crashes += 1
+        for path in result.findings:
+            path.unlink()
+        if time.monotonic() >= end_s:
+            return replace(result, executions=executions, crashes=crashes, findings=())
+
+
+def _fuzz_once(target: str, seconds: int, corpus: Path, found: Path) -> Result:
     before = set(found.iterdir())
     options = {
         "max_total_time": seconds,
@@ -49,23 +73,32 @@ def fuzz(target: str, seconds: int, directory: Path) -> Result:
         "print_final_stats": 1,
         "detect_leaks": 0,
     }
-    done = subprocess.run(
-        [
-            sys.executable,
-            *("-m", "tests.fuzz.fuzzer", target, str(corpus)),
-            *(f"-{name}={value}" for name, value in options.items()),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=seconds + 10 * _ADDED_S,
-        check=False,
-    )
+    may_crash = find_target(target).may_crash
+    try:
+        with memory_directory() as files:
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    *("-m", "tests.fuzz.fuzzer", target, str(corpus)),
+                    *(f"-{name}={value}" for name, value in options.items()),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, DIRECTORY_VARIABLE: files},
+                timeout=seconds + (2 if may_crash else 10) * _ADDED_S,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        if not may_crash:
+            raise
+        return Result(target, 0, 0, (), "", has_crashed=True)  # a crash in which libFuzzer itself hangs
     output = done.stdout.decode(errors="replace")
     progress = _PROGRESS.findall(output) or [("0", "0")]
     new = {path for path in found.iterdir() if not path.name.startswith("slow-unit")} - before
-    if done.returncode and not new:
+    if done.returncode and not new and done.returncode != -READ_LIMIT_SIGNAL:
         raise RuntimeError(f"{target}: the fuzzer has failed:\n{output[-4000:]}")
-    return Result(target, int(progress[-1][0]), int(progress[-1][1]), tuple(sorted(new)), output)
+    has_crashed = done.returncode != 0 and _EXCEPTION not in output
+    return Result(target, int(progress[-1][0]), int(progress[-1][1]), tuple(sorted(new)), output, has_crashed)
 
 
 def main() -> int:
@@ -83,12 +116,14 @@ def main() -> int:
     code = 0
     for name in names:
         result = fuzz(name, args.seconds, args.directory.resolve())
+        crashes = f"; {result.crashes} known crashes of the library" if result.crashes else ""
         print(
-            f"{name:<28} {result.executions:>12,} {result.coverage:>9,}  {len(result.findings)}", flush=True
+            f"{name:<28} {result.executions:>12,} {result.coverage:>9,}  {len(result.findings)}{crashes}",
+            flush=True,
         )
         for path in result.findings:
             code = 1
-            start = result.output.rfind(" === Uncaught")
+            start = result.output.rfind(_EXCEPTION)
             print(result.output[max(start, len(result.output) - 6000) :])
             print(f"repeat it with: {sys.executable} -m tests.fuzz.replay {name} --file {path}")
     return code

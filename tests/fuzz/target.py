@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,8 @@ class Target:
         errors: The errors that the callers of the parser handle; any other one is a finding.
         seeds: Returns valid inputs, which the project's own encoders write.
         mutations: Number of mutations of the corpus that tests parse.
+        may_crash: The library that parses is known to crash. Its callers run it in another process, so that a
+            crash is no finding.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Target:
     errors: tuple[type[BaseException], ...]
     seeds: Callable[[], Sequence[bytes]]
     mutations: int = 300
+    may_crash: bool = False
 
     def check(self, data: bytes) -> bool:
         """Parse an input; return False if it is refused."""
@@ -217,15 +221,21 @@ class ReplayedConnection(Connection):
         return
 
 
-@functools.cache
-def _directory() -> TemporaryDirectory[str]:
-    # In memory: libFuzzer writes thousands of files a second.
+DIRECTORY_VARIABLE = "CS_FUZZ_FILES"
+
+
+def memory_directory() -> TemporaryDirectory[str]:
+    """Make a temporary directory in memory: libFuzzer writes thousands of files a second."""
     return TemporaryDirectory(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+
+
+_own_directory = functools.cache(memory_directory)
 
 
 def temporary_file(data: bytes, name: str = "file") -> Path:
     """Write an input to a file, which the next call for the same name replaces, for parsers of files."""
-    path = Path(_directory().name) / name
+    # That of the parent is removed also after a crash.
+    path = Path(os.environ.get(DIRECTORY_VARIABLE) or _own_directory().name) / name
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_bytes(data)
     return path

@@ -56,11 +56,13 @@ TARGETS = [
         load_step,
         (ExecutableError,),
         lambda: [bytes(exported(program).serialize()) for program in PROGRAMS],
+        may_crash=True,
     ),
     Target(
         "executables.module",
         parse_module,
         (RefusedOpError,),
         lambda: [exported(program).mlir_module().encode() for program in PROGRAMS],
+        may_crash=True,
     ),
 ]

@@ -97,8 +97,13 @@ def running_memoryx(directory: Path) -> Iterator[tuple[subprocess.Popen[str], Me
         assert process.stderr is not None
         line = process.stderr.readline()
         # A full pipe would block it after some hundred jobs.
-        threading.Thread(target=process.stderr.read, daemon=True).start()
+        reading = threading.Thread(target=process.stderr.read, daemon=True)
+        reading.start()
         yield process, parse_memoryx_address(line.partition("--memoryx=")[2].partition(",")[0])
+        process.kill()
+        reading.join()
     finally:
         process.kill()
         process.wait()
+        assert process.stderr is not None
+        process.stderr.close()

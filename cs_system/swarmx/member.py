@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import socket
@@ -44,10 +45,13 @@ from cs_system.part_spans import part_spans
 from cs_system.swarmx.health import WorkReport
 from cs_system.swarmx.protocol import WaferAssignment, memoryx_key, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
+from cs_toolkit.network.connection import name_of
 from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.sealing import decrypt
 from cs_toolkit.security.tls import Credentials
 from cs_toolkit.security.tls_connection import connect
+
+log = logging.getLogger("cs_system.server")
 
 # How long the CS system may take to answer; it accepts its wafers one at a time.
 _GREETING_S = 60.0
@@ -79,7 +83,13 @@ def serve(address: tuple[str, int], token: str, rank: int, credentials: Credenti
         rank: Rank of this wafer in its group.
         credentials: For TLS with the system; None: without TLS.
     """
-    with connect(address, credentials=credentials) as connection:
+    try:
+        connected = connect(address, credentials=credentials)
+    except OSError as error:  # a run that has already ended does not wait for its wafers
+        reason = error.strerror or error
+        log.error("the CS system at %s does not wait for this wafer: %s", name_of(address), reason)
+        return 1
+    with connected as connection:
         connection.break_when_lost(round(peer_timeout_s(os.environ)))
         try:
             channel = greet(connection, token, _GREETING_S)

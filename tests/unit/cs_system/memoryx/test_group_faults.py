@@ -24,6 +24,7 @@ from cs_system.errors import (
 )
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.memoryx.protocol import NO_TAG, FrameType, Header
+from cs_system.swarmx import member
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
 from cs_toolkit.network.connection import shut_down
@@ -244,3 +245,10 @@ def test_a_killed_memoryx_is_reported_by_the_group(stack: Streamed, tmp_path: Pa
         process.kill()
         with pytest.raises(MemoryxError, match=r"MemoryX at \S+ has gone .* from its last checkpoint"):
             train(engine, stack)
+
+
+def test_a_wafer_of_a_run_that_has_ended_logs_why_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+    assert member.serve(address, "token", 0) == 1
+    assert f"the CS system at 127.0.0.1:{address[1]} does not wait for this wafer" in caplog.text

@@ -14,12 +14,7 @@ from cs_system.engine.base import Executables
 from cs_system.engine.device import start_device
 from cs_system.engine.machine import limit_threads
 from cs_system.engine.state import device_errors
-from cs_system.errors import (
-    CsSystemError,
-    MemoryxError,
-    ProgramError,
-    unexpected_error,
-)
+from cs_system.errors import CsSystemError, MemoryxError, ProgramError, unexpected_error
 from cs_system.memoryx.protocol import FrameChannel, FrameType, receive_model
 from cs_system.memoryx.store import Values, step_values
 from cs_system.memoryx.updates import Memory, compile_functions

@@ -21,11 +21,7 @@ from cs_system.engine.base import Engine, KeptState, PendingSteps
 from cs_system.engine.device import compiler_options, start_device
 from cs_system.engine.machine import limit_threads
 from cs_system.engine.pipelined import PipelinedEngine
-from cs_system.errors import (
-    CsSystemError,
-    WrongOrderError,
-    unexpected_error,
-)
+from cs_system.errors import CsSystemError, WrongOrderError, unexpected_error
 from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig
 from cs_system.memoryx.engine import StreamedEngine
 from cs_system.messages import step_from_wire

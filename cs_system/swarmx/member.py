@@ -24,12 +24,7 @@ from cs_system.address import SystemAddress, is_loopback, parse_address
 from cs_system.engine.layers import Layers
 from cs_system.engine.micro_batches import micro_batches
 from cs_system.engine.state import device_errors
-from cs_system.errors import (
-    CsSystemError,
-    ExecutionError,
-    ProgramError,
-    unexpected_error,
-)
+from cs_system.errors import CsSystemError, ExecutionError, ProgramError, unexpected_error
 from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
 from cs_system.memoryx.engine import select_executables
 from cs_system.memoryx.protocol import (

@@ -206,12 +206,13 @@ def member_seeds() -> list[bytes]:
 
 
 def leader_seeds() -> list[bytes]:
-    proof = prove(SECRET, "leader", NONCE, PEER_NONCE)
-    return [
-        JsonLines.encode({"kind": "nonce", "nonce": PEER_NONCE, "proof": proof})
-        + JsonLines.encode({"kind": "welcome"})
-        + JsonLines.encode({"kind": "start", "port": 7, "run": "1", "rank": 1}),
-    ]
+    connection = ReplayedConnection(b"")
+    leader = group.Channel(connection)
+    leader.send("nonce", nonce=PEER_NONCE, proof=prove(SECRET, "leader", NONCE, PEER_NONCE))
+    leader.authenticate(group._connection_secret(SECRET, NONCE, PEER_NONCE), "leader", "member")
+    leader.send("welcome")
+    leader.send("start", port=7, run="1", rank=1)
+    return [bytes(connection.sent)]
 
 
 def assignment_seeds() -> list[bytes]:

@@ -16,8 +16,9 @@ from cstorch.program import Program
 # Number of readers and index of this one within `reading_as`: of a thread, as the chief's thread may read the
 # whole input while another one streams. Processes that a DataLoader forks inherit it.
 _share: ContextVar[tuple[int, int] | None] = ContextVar("share of the input", default=None)
-# Shared with the processes that a DataLoader forks, where a dataset may ask.
-_asked = mmap.mmap(-1, 1)
+# A byte that is not 0 if the program has asked for its share, within `watch_questions`. It is shared with the
+# processes that a DataLoader forks, where a dataset may ask.
+_asked: ContextVar[mmap.mmap | None] = ContextVar("question for the share", default=None)
 
 
 def task() -> TaskInfo:
@@ -36,13 +37,13 @@ def leave_to_chief() -> None:
 
 def num_streamers() -> int:
     """Return the number of processes that read the input of the run."""
-    _asked[0] = 1
+    _record_question()
     return reader_share()[0]
 
 
 def get_streaming_rank() -> int:
     """Return the number of this process among those that read the input, from 0; 0 on the chief."""
-    _asked[0] = 1
+    _record_question()
     return reader_share()[1]
 
 
@@ -55,15 +56,25 @@ def reader_share() -> tuple[int, int]:
 def watch_questions() -> Iterator[list[bool]]:
     """Yield a list that is not empty after the body if the program has asked for its share in it."""
     found: list[bool] = []
-    _asked[0] = 0
-    yield found
-    if _asked[0]:
+    asked = mmap.mmap(-1, 1)
+    token = _asked.set(asked)
+    try:
+        yield found
+    finally:
+        _asked.reset(token)
+    if asked[0]:
         found.append(True)
+
+
+def _record_question() -> None:
+    asked = _asked.get()
+    if asked is not None:
+        asked[0] = 1
 
 
 def is_streamer() -> bool:
     """Return True if this process reads input for the system: a worker, or a chief without workers."""
-    _asked[0] = 1
+    _record_question()
     return task().role == "worker" or task().in_process_worker
 
 

@@ -35,7 +35,7 @@ from cgc.manifest import (
     executable_file,
 )
 from cgc.publishing import NAME_PREFIX, DirectoryLock, directory_lock, publish_directory
-from cs_toolkit.files import parse_json
+from cs_toolkit.files import MAX_JSON_BYTES, parse_json, read_file, read_json
 from cs_toolkit.step import CompiledStep, Executable, StepInterface
 
 _SOURCE_SUFFIXES = (".py", ".mlir", ".j2", ".js")
@@ -174,7 +174,7 @@ def find_older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> tuple[P
     """
     for manifest in sorted(compile_dir.glob(f"{NAME_PREFIX}*/{MANIFEST}")):
         with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
-            fields = parse_json(manifest.read_bytes())
+            fields = read_json(manifest)
             made_by = Toolchain(fields["tool_version"], fields["versions"]["jax"], fields["format_version"])
             if manifest.parent.name == f"{NAME_PREFIX}{key_of(made_by)}":
                 return manifest.parent, made_by
@@ -246,7 +246,7 @@ def open_artifact(path: Path | str) -> Artifact:
         CorruptArtifactError: names the file and what is wrong with it.
     """
     path = Path(path)
-    manifest = parse_manifest(_read_file(path, MANIFEST), path)
+    manifest = parse_manifest(_read_file(path, MANIFEST, MAX_JSON_BYTES), path)
     if path.name != f"{NAME_PREFIX}{manifest.key}":
         raise CorruptArtifactError(
             f"{path}: {MANIFEST} says that this is {NAME_PREFIX}{manifest.key}; the directory was renamed"
@@ -287,7 +287,7 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
 
 
 def _checked_file(path: Path, name: str, entry: FileEntry) -> bytes:
-    data = _read_file(path, name)
+    data = _read_file(path, name, entry.size_bytes)
     if len(data) != entry.size_bytes:
         raise CorruptArtifactError(f"{path / name}: size is {len(data)} bytes, expected {entry.size_bytes}")
     digest = _sha256(data)
@@ -296,9 +296,9 @@ def _checked_file(path: Path, name: str, entry: FileEntry) -> bytes:
     return data
 
 
-def _read_file(path: Path, name: str) -> bytes:
+def _read_file(path: Path, name: str, max_bytes: int) -> bytes:
     try:
-        return (path / name).read_bytes()
+        return read_file(path / name, max_bytes)
     except OSError as error:
         raise CorruptArtifactError(f"{path / name}: cannot be read: {error.strerror or error}") from error
 

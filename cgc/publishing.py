@@ -149,7 +149,8 @@ def _acquire(path: Path, timeout_s: float, on_wait: Callable[[str], None] | None
     deadline = time.monotonic() + timeout_s
     report_at = 0.0
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # A symbolic link could name any file of this user, which would be overwritten.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         done = False
         try:
             locked = _try_lock(descriptor)

@@ -65,7 +65,8 @@ def training_lock(model_dir: Path) -> Iterator[None]:
 def _acquire(path: Path) -> int:
     deadline = time.monotonic() + _GRACE_S
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # A symbolic link could name any file of this user, which would be overwritten.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             # POSIX locks, not flock: processes that this one forks, such as those of a DataLoader, would keep
             # an flock after the end of this process. They end with the first descriptor of the file that

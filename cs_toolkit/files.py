@@ -1,14 +1,18 @@
-"""Atomic replacement of files and links, and JSON that others may have damaged."""
+"""Atomic replacement of files and links, and reading of files that others may have damaged or placed."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+
+MAX_JSON_BYTES = 256 << 20
 
 
 @contextmanager
@@ -107,11 +111,32 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("the JSON is nested too deep") from None
 
 
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Read a file that others may have placed there.
+
+    Raises:
+        OSError: it cannot be read, is larger, or no regular file.
+    """
+    # Opening a pipe waits for a writer, and devices have no end.
+    with open(path, "rb", opener=_open_without_waiting) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > max_bytes:
+            text = f"size is {status.st_size} bytes, expected at most {max_bytes}"
+            raise OSError(errno.EFBIG, text, str(path))
+        return file.read(max_bytes)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, has over 256 MiB, or is no regular file.
         ValueError: it is not JSON, or nested too deep.
     """
-    return parse_json(path.read_bytes())
+    return parse_json(read_file(path, MAX_JSON_BYTES))

@@ -17,6 +17,7 @@ from cgc.artifact import (
     artifact_lock,
     artifact_path,
     file_entries,
+    find_older,
     open_artifact,
     publish,
     tool_version,
@@ -112,6 +113,36 @@ def test_every_damage_to_every_file_is_found_and_named(artifact, name, damage):
         open_artifact(artifact.path)
     with pytest.raises(CorruptArtifactError, match=name):
         artifact.read(name)  # also when it was opened before
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "forward.jaxexport", "compile_report.json"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("pipe", "not a regular file"),
+        ("device", "not a regular file"),
+        ("sparse", r"size is 1099511627776 bytes, expected at most \d+"),
+    ],
+)
+def test_files_without_an_end_are_refused_before_they_are_read(artifact, name, damage, message):
+    file = artifact.path / name
+    if damage == "sparse":
+        os.truncate(file, 1 << 40)
+    else:
+        file.unlink()
+        os.mkfifo(file) if damage == "pipe" else file.symlink_to("/dev/zero")
+    with pytest.raises(CorruptArtifactError, match=f"{name}: cannot be read: {message}"):
+        open_artifact(artifact.path)
+    assert (find_older(artifact.path.parent, lambda toolchain: KEY) is None) == (name == "manifest.json")
+
+
+def test_a_lock_that_is_a_symbolic_link_changes_no_other_file(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / f".cs_{KEY}.lock").symlink_to(precious)
+    with pytest.raises(ArtifactWriteError, match="symbolic links"):
+        write(tmp_path)
+    assert precious.read_text() == "kept"
 
 
 ENTRY = {"name": "forward", "interface": {"inputs": [], "state": [], "outputs": [], "updated": []}}

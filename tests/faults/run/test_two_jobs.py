@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cs_runtime import training_lock as module
-from cs_runtime.errors import ModelDirInUseError
+from cs_runtime.errors import ModelDirError, ModelDirInUseError
 from cs_runtime.training_lock import FILE_NAME, training_lock
 from tests.programs.fork_server import ForkServers
 
@@ -70,6 +70,15 @@ def test_a_killed_run_leaves_no_lock(
         with training_lock(tmp_path):
             assert (tmp_path / FILE_NAME).exists()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_that_is_a_symbolic_link_changes_no_other_file(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / FILE_NAME).symlink_to(precious)
+    with pytest.raises(ModelDirError, match="symbolic links"), training_lock(tmp_path):
+        pass
+    assert precious.read_text() == "kept"
 
 
 def test_runs_of_one_process_may_contain_each_other(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import tty
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -29,6 +30,8 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=*#"
 _BAR_CELLS = 6
 _VERDICT_CELLS = len("limits the run")
+# Of the table of workers with bars: seven columns, and a space after each.
+_WIDTH_WITHOUT_HOSTS = 72
 _EVENTS = 5
 _WORKERS = 32
 
@@ -178,26 +181,39 @@ class View:
             lines.append(self._workers(run))
         return lines
 
-    def _workers(self, run: RunInfo) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("worker", "host", "batches/s", "input", "queue", "credit wait", "input wait", ""):
-            right = name in ("batches/s", "input", "queue")
-            # Only a host may be cut, in a narrow terminal.
-            width = None if name == "host" else max(len(name), _VERDICT_CELLS if name == "" else 0)
-            table.add_column(name, justify="right" if right else "left", no_wrap=True, min_width=width)
+    def _workers(self, run: RunInfo) -> _Fitted:
+        hosts = max(len("host"), *(len(worker.host) for worker in run.workers[:_WORKERS]))
+        return _Fitted(lambda width: self._worker_table(run, has_bars=width >= _WIDTH_WITHOUT_HOSTS + hosts))
+
+    def _worker_table(self, run: RunInfo, *, has_bars: bool) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+        credit, wait = ("credit wait", "input wait") if has_bars else ("credit\nwait", "input\nwait")
+        for name, width in (
+            ("worker", None),
+            ("host", 0),  # only a host may be cut, in a narrow terminal
+            ("batches/s", None),
+            ("input", len("9.99 MB/s")),
+            ("queue", None),
+            (credit, None),
+            (wait, None),
+            ("", _VERDICT_CELLS),
+        ):
+            right = name in ("batches/s", "input", "queue") or "\n" in name
+            widest = max(map(len, name.split("\n"))) if width is None else width
+            table.add_column(name, justify="right" if right else "left", no_wrap=True, min_width=widest)
         for worker in run.workers[:_WORKERS]:
             if worker.phase not in ("connected", "ended"):
                 verdict = Text(worker.phase, style="red")
             else:
                 verdict = Text("limits the run", style="yellow") if worker.limits_run else Text("keeps up")
+            parts = (worker.credit_wait, worker.input_wait)
             table.add_row(
                 Text(str(worker.worker)),
                 Text(worker.host),
                 figure(worker.batches_per_s),
-                f"{si(worker.bytes_per_s, 'B/s')}",
+                si(worker.bytes_per_s, "B/s"),
                 str(worker.queue),
-                self._bar(worker.credit_wait),
-                self._bar(worker.input_wait),
+                *(self._bar(part) if has_bars else f"{part:.0%}" for part in parts),
                 verdict,
             )
         if len(run.workers) > _WORKERS:
@@ -221,6 +237,16 @@ class View:
             else self._blocks[round(steps * ((value - low) / (high - low) if high > low else 0.5))]
             for value in values
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A renderable that depends on the width that it gets."""
+
+    render: Callable[[int], RenderableType]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self.render(options.max_width)
 
 
 def _of(owner: str) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from cs_system.monitoring.top import View
@@ -33,6 +34,17 @@ def test_a_run_shows_the_figures_of_the_status():
         "lost",
     ):
         assert part in text, part
+
+
+@pytest.mark.parametrize(("host", "width", "has_bars"), [("n1", 80, True), ("cs-node-0017", 80, False)])
+def test_a_terminal_of_80_columns_cuts_no_figure(host: str, width: int, has_bars: bool):
+    workers = tuple(replace(worker, host=host, bytes_per_s=999e6) for worker in RUN.workers)
+    text = rendered(View(), replace(INFO, run=replace(RUN, workers=workers)), width=width)
+    table = text[text.index("csx 2") : text.index("│ queue 1")]
+    assert "…" not in table
+    for part in ("host", host, "batches/s", "999 MB/s", "queue", "90%", "40%", "credit"):
+        assert part in table, part
+    assert ("█" in table) == has_bars
 
 
 def test_the_history_becomes_a_line_of_blocks():

@@ -187,11 +187,16 @@ class Analysis:
         stages: in pipeline order.
         unaccounted_cpu_us_per_sample: CPU time of a copy that belongs to no stage, microseconds; None if
             unknown.
+        unaccounted_wait_us_per_sample: time of a copy in which neither a stage nor its own overhead explains
+            the wait, microseconds; None if unknown.
         bottleneck: None if the stages were not timed.
         measurements: in the order in which they were made.
         predictions: of all layouts that were considered.
         input_bound: training will wait for input even with the recommended layout; None without a target.
-        gain_together: measured gain of all compared changes together; None if there were not several.
+        combination: identifiers of the findings whose changes are the fastest measured combination.
+        gain_together: its measured gain; None if no change makes the input faster.
+        unsettled: reasons why the measurements do not support a verdict; empty if they do.
+        measure_again: how to get measurements that do; None if they are settled.
         notes: remarks for readers, one sentence each.
         elapsed_s: seconds that the analysis took.
     """
@@ -208,10 +213,14 @@ class Analysis:
     recommendation: Recommendation
     target: Target | None
     input_bound: bool | None
+    combination: tuple[str, ...] = ()
     gain_together: Gain | None = None
     notes: tuple[str, ...] = ()
     elapsed_s: float = 0.0
     unaccounted_cpu_us_per_sample: float | None = None
+    unaccounted_wait_us_per_sample: float | None = None
+    unsettled: tuple[str, ...] = ()
+    measure_again: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value of `--json FILE`, with every number in full precision."""
@@ -221,10 +230,15 @@ class Analysis:
             "target_samples_per_s": None if self.target is None else self.target.samples_per_s,
             "target_origin": None if self.target is None else self.target.origin,
             "input_bound": self.input_bound,
+            "settled": not self.unsettled,
+            "unsettled_reasons": list(self.unsettled),
+            "measure_again": self.measure_again,
             "bottleneck": None if self.bottleneck is None else asdict(self.bottleneck),
             "stages": [asdict(stage) for stage in self.stages],
             "unaccounted_cpu_us_per_sample": self.unaccounted_cpu_us_per_sample,
+            "unaccounted_wait_us_per_sample": self.unaccounted_wait_us_per_sample,
             "findings": [asdict(finding) for finding in self.findings],
+            "recommended_changes": list(self.combination),
             "gain_together": None if self.gain_together is None else asdict(self.gain_together),
             "measurements": [asdict(measurement) for measurement in self.measurements],
             "predictions": [_inline_layout(asdict(prediction)) for prediction in self.predictions],

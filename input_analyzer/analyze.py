@@ -37,13 +37,15 @@ from input_analyzer.report.wording import (
     cold_notes,
     file_notes,
     first_epoch_note,
+    measure_again,
     more_nodes_notes,
     reservations,
+    unsettled_reasons,
 )
 from input_rules.findings import Finding
 from input_rules.rules import by_rank
 from input_rules.rules.sharding import Split, find_uneven_split
-from input_rules.throughput import StageCost, sample_time, unaccounted_us
+from input_rules.throughput import StageCost, sample_time, time_us, unaccounted_us
 
 # Receives the current activity and the completed fraction of the whole analysis, 0 to 1.
 ReportProgress = Callable[[str, float], None]
@@ -249,12 +251,15 @@ def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> 
     found = predict_layouts(model, limits)
     recommendation = recommend(found, None if target is None else target.samples_per_s)
     recommendation = add_interval(recommendation, measurements, model.relative_error)
-    unaccounted = None
+    cpus = recommendation.layout.cpus_per_task
+    single = next((one for one in measurements if one.tasks == 1 and one.cpus_per_task == cpus), None)
+    unaccounted = wait = None
     # Stages that work in the first epoch only would count as unaccounted time of a first epoch.
-    if epoch_ended or not any(stage.once for stage in stages):
-        cpus = recommendation.layout.cpus_per_task
-        single = (one for one in measurements if one.tasks == 1 and one.cpus_per_task == cpus)
-        unaccounted = unaccounted_us(stages, next((one.cpu_us_per_sample for one in single), None))
+    if single is not None and (epoch_ended or not any(stage.once for stage in stages)):
+        unaccounted = unaccounted_us(stages, single.cpu_us_per_sample)
+        if unaccounted is not None:
+            wait = max(0.0, 1e6 / single.samples_per_s - time_us(stages, cpus, unaccounted))
+    unsettled = unsettled_reasons(measurements, limits.node_cpus)
     notes += [
         *file_notes(examined.split, limits),
         *more_nodes_notes(model, limits, target, recommendation),
@@ -267,7 +272,8 @@ def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> 
         available_nodes=request.available_nodes,
         stages=stages,
         unaccounted_cpu_us_per_sample=unaccounted,
-        bottleneck=find_bottleneck(stages, recommendation.layout.cpus_per_task, unaccounted or 0.0),
+        unaccounted_wait_us_per_sample=wait,
+        bottleneck=find_bottleneck(stages, cpus, unaccounted or 0.0),
         findings=examined.findings_with(recommendation.layout.workers, gains.findings),
         measurements=measurements,
         model=_describe_model(model, limits),
@@ -275,7 +281,14 @@ def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> 
         recommendation=recommendation,
         target=target,
         input_bound=None if target is None else recommendation.samples_per_s < target.samples_per_s,
+        combination=gains.combination,
         gain_together=gains.together,
+        unsettled=unsettled,
+        measure_again=(
+            measure_again(measurements, limits.node_cpus, request.effort.longest_s, request.command)
+            if unsettled
+            else None
+        ),
         notes=(*examined.facts["notes"], *gains.notes, *notes),
     )
 

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,12 +50,12 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
             else:
                 from input_analyzer.tf.compare import compare
 
-            single, together = compare_all(
+            found = compare_all(
                 order.findings,
                 lambda findings, say: compare(program, findings, order.stage_seconds, say),
                 lambda doing: link.send(event="alive", doing=doing),
             )
-            link.send(event="compared", alone=single, together=together)
+            link.send(event="compared", **asdict(found))
         else:
             read_on_command(program, order, link)
     except BaseException as error:

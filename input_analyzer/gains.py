@@ -34,9 +34,11 @@ _MEMORY_FACTOR = 2.5
 
 # Intervals of this width or more say nothing about the change.
 _UNINFORMATIVE_WIDTH = 0.2
-# The upper end of the interval must reach this for a change to help.
+# The upper end of the interval must reach this for a change to help. A change whose rate is lower by the same
+# factor is withdrawn even if the noise leaves open that it makes no difference.
 _SMALLEST_GAIN = 1.05
 _SLOWER_HERE = "it was measured to make the input slower here"
+_ADDS_NOTHING = "it was measured to add nothing to the other changes"
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,14 @@ class Gains:
 
     Attributes:
         findings: all findings, with the measured gain if there is one.
-        together: gain of all changes that do not slow the input down; None if there were not several, or they
-            were not compared.
+        combination: identifiers of the findings whose changes are the fastest combination that was measured;
+            empty if no change makes the input faster.
+        together: measured gain of that combination; None if it is empty.
         notes: remarks for readers, one sentence each.
     """
 
     findings: tuple[Finding, ...]
+    combination: tuple[str, ...] = ()
     together: Gain | None = None
     notes: tuple[str, ...] = ()
 
@@ -85,7 +89,7 @@ def measure_gains(
         purpose="compare",
         socket="",
         findings=values,
-        stage_seconds=max(_SHORTEST_S, min(longest_s, TOTAL_S / (len(values) + 1))),
+        stage_seconds=max(_SHORTEST_S, min(longest_s, TOTAL_S / (2 * len(values) - 1))),
     )
     compared = None
     try:
@@ -100,9 +104,10 @@ def measure_gains(
     except InputAnalyzerError as error:
         return Gains(findings, notes=(f"Gains could not be measured: {str(error).splitlines()[0]}",))
     single = {name: _parse_ratio(found) for name, found in compared["alone"].items()}
-    together = _parse_ratio(compared["together"])
+    together, combination = _parse_ratio(compared["together"]), tuple(compared["combination"])
     return Gains(
-        by_rank(add_gains(findings, single, len(cpus))),
+        by_rank(add_gains(findings, single, len(cpus), combination)),
+        combination,
         None if together is None else rate_gain(together, len(cpus)),
     )
 
@@ -111,13 +116,19 @@ def _parse_ratio(found: list[float] | None) -> Ratio | None:
     return None if found is None else (found[0], found[1], found[2])
 
 
-def add_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpus: int) -> list[Finding]:
-    """Add the measured gains to the findings that were compared.
+def add_gains(
+    findings: Sequence[Finding],
+    ratios: Mapping[str, Ratio | None],
+    cpus: int,
+    combination: Sequence[str] = (),
+) -> list[Finding]:
+    """Add the measured gains to the findings that were compared, and withdraw those that cost speed.
 
     Args:
         findings: All findings.
         ratios: Measured ratios by identifiers of findings.
         cpus: CPUs that they were measured with.
+        combination: Identifiers of the findings in the fastest combination.
     """
     count = Counter(finding.id for finding in findings)
     result = []
@@ -132,11 +143,15 @@ def add_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpus
             text += ", if a training step takes as long as preparing its batch"
         if count[finding.id] > 1:
             text += f", all {count[finding.id]} findings of this kind together"
-        if ratio[2] < _SMALLEST_GAIN:
+        if is_slower(ratio):
+            finding = replace(
+                finding, severity="info", by_hand=finding.by_hand or _SLOWER_HERE, withdrawn=True
+            )
+        elif ratio[2] < _SMALLEST_GAIN:
             finding = replace(finding, severity="info")
-            if is_slower(ratio):
-                text += "; leave it as it is"
-                finding = replace(finding, by_hand=finding.by_hand or _SLOWER_HERE)
+        elif combination and finding.id not in combination:
+            text += "; it adds nothing to the recommended combination"
+            finding = replace(finding, by_hand=finding.by_hand or _ADDS_NOTHING)
         result.append(replace(finding, gain=replace(gain, text=text)))
     return result
 
@@ -297,31 +312,60 @@ def compare_interleaved(
             return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
-def is_slower(ratio: Ratio | None) -> bool:
-    """Return True if a change made the input slower by the whole of its interval."""
-    return ratio is not None and ratio[2] < 1
+def is_slower(ratio: Ratio) -> bool:
+    """Return True if a change makes the input slower: by its whole interval, or noticeably."""
+    return ratio[2] < 1 or ratio[0] < 1 / _SMALLEST_GAIN
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The measured ratios of the rates with and without changes.
+
+    Attributes:
+        alone: Ratio of each change by the identifier of its finding; None if it was not measured.
+        combination: Identifiers of the fastest combination that was measured.
+        together: Its ratio; None if the combination is empty.
+    """
+
+    alone: Mapping[str, Ratio | None]
+    combination: tuple[str, ...]
+    together: Ratio | None
 
 
 def compare_all(
     findings: Mapping[str, int | None],
     compare: Callable[[Mapping[str, int | None], Callable[[], None]], Ratio | None],
     say: Callable[[str], None],
-) -> tuple[dict[str, Ratio | None], Ratio | None]:
-    """Measure the ratio of the rates with and without each change, and with all that do not slow it down.
+) -> Compared:
+    """Measure each change, and combine changes greedily: the fastest first, then each that adds to it.
 
     Args:
         findings: Identifiers, with the numbers that they recommend.
         compare: Measures some of them; calls its second argument to report that it is alive.
         say: Receives progress.
-
-    Returns:
-        The ratios by identifier, None if a change was not measured; and the ratio of all together, None
-        unless there are several.
     """
-    single = {}
+    alone: dict[str, Ratio | None] = {}
     for name, value in findings.items():
-        single[name] = compare({name: value}, partial(say, f"measuring the gain of {name}"))
-    kept = {name: value for name, value in findings.items() if not is_slower(single[name])}
-    if len(kept) < 2:
-        return single, None
-    return single, compare(kept, partial(say, "measuring the gain of all changes together"))
+        alone[name] = compare({name: value}, partial(say, f"measuring the gain of {name}"))
+    # Changes without a measured gain are not tried again: each comparison takes seconds.
+    faster = {name: ratio for name, ratio in alone.items() if ratio is not None and ratio[0] > 1}
+    # A prefetch shows its gain only next to a training step. Without one it must only not cost anything, so
+    # it comes last.
+    order = sorted(faster, key=lambda name: (name in PREFETCHING, -faster[name][0]))
+    chosen: list[str] = []
+    best: Ratio | None = None
+    for name in order:
+        if best is None:
+            chosen, best = [name], faster[name]
+            continue
+        tried = [*chosen, name]
+        ratio = compare(
+            {one: findings[one] for one in tried}, partial(say, f"measuring {' and '.join(tried)} together")
+        )
+        if ratio is None:
+            continue
+        if ratio[2] >= best[0] if name in PREFETCHING else ratio[0] > best[0]:
+            chosen, best = tried, ratio
+    if best is None or best[1] <= 1:  # the noise leaves open that nothing makes it faster
+        return Compared(alone, (), None)
+    return Compared(alone, tuple(chosen), best)

@@ -54,6 +54,7 @@ class Finding:
         value: the recommended number, if there is one: worker processes, elements of a buffer.
         by_hand: why the author has to make the change although it is mechanical; None if `--apply` may make
             it.
+        withdrawn: the change was measured to cost speed, so it is no longer recommended.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Finding:
     gain: Gain | None = None
     value: int | None = None
     by_hand: str | None = None
+    withdrawn: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Finding:

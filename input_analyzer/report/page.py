@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -37,10 +36,11 @@ def render_html(analysis: Analysis) -> str:
             command=wording.training_command(analysis),
             outside_stages=wording.time_outside_stages(analysis),
             no_findings=wording.no_findings(analysis),
+            together=wording.combination(analysis),
             fit=wording.fit(analysis),
             plot=chart(analysis),
             size=PLOT_SIZE,
-            stages=_list_stages(analysis),
+            times=wording.time_rows(analysis) if analysis.stages else [],
             is_program=wording.is_program(analysis.subject.command),
             measurements=analysis.measurements,
             measured_columns=_list_columns(analysis),
@@ -68,6 +68,7 @@ def _environment() -> Environment:
         share=wording.share,
         of_target=wording.of_target,
         from_disk=wording.from_disk,
+        withdrawal=wording.withdrawal,
         breakable=lambda path: escape(path).replace("/", Markup("/<wbr>")),  # lines may break after slashes
         pixels=lambda value: f"{value:.1f}",
     )
@@ -78,28 +79,6 @@ def _environment() -> Environment:
 @cache
 def _asset(package: str, name: str) -> str:
     return resources.files(package).joinpath(name).read_text(encoding="utf-8").strip()
-
-
-def _list_stages(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the stages with their fraction of the time; the longest bar is the longest time."""
-    steady = [stage.self_time_us_per_sample or 0.0 for stage in analysis.stages if not stage.once]
-    total = sum(steady)
-    longest = max((stage.self_time_us_per_sample or 0.0 for stage in analysis.stages), default=0.0) or 1.0
-    slowest = None if analysis.bottleneck is None else analysis.bottleneck.stage
-    rows = []
-    for stage in analysis.stages:
-        time_us = stage.self_time_us_per_sample or 0.0
-        computing_us = time_us if stage.cpu_us_per_sample is None else stage.cpu_us_per_sample
-        rows.append(
-            {
-                "stage": stage,
-                "share": time_us / total if total and not stage.once else None,
-                "computing": 100 * computing_us / longest,
-                "length": 100 * time_us / longest,
-                "slowest": stage.name == slowest,
-            }
-        )
-    return rows
 
 
 def _list_columns(analysis: Analysis) -> tuple[str, ...]:
@@ -243,8 +222,9 @@ DEFINITIONS: dict[str, str] = {
     "buffers have filled, and after the first epoch if one ended.",
     "95 % interval": "Confidence interval of a measured rate, from the means of twenty sections of the "
     "measurement (Student's t).",
-    "Unsettled": "The time of the measurement was over before every copy had delivered ten batches, the rate "
-    "was steady, and half of its interval was within 5 % of the rate.",
+    "Unsettled": "The time of a measurement was over before every copy had delivered ten batches, the rate "
+    "was steady, and half of its interval was within 5 % of the rate. The headline begins with it if that is "
+    "so, or if other programs used more than 5 % of the CPUs.",
     "First epoch": "Rate of a single copy from its first batch to the end of its first epoch, in which files "
     "are read for the first time and caches are filled. Cold: files were dropped from the page cache before "
     "it (--cold); if the epoch does not end in time, it counts as far as it was measured, and if its size is "
@@ -260,7 +240,11 @@ DEFINITIONS: dict[str, str] = {
     "first epoch ends.",
     "CPUs of others": "CPUs that programs other than the copies used during the measurement.",
     "Self time": "Time per sample of a stage without the stages that it reads: computing and waiting.",
-    "Share": "Fraction of a stage in the self time of all stages after the first epoch.",
+    "Share": "Fraction of a stage in the time of all stages and of the time in no stage, after the first "
+    "epoch. Bars have the length of their share.",
+    "Time in no stage": "CPU time of a single copy outside of all stages (calls, hand-offs between threads, "
+    "the process that reads the batches), and the time for which the copy waited without a stage that "
+    "explains it: for CPUs that other programs used, for locks, for threads.",
     "CPU time outside of stages": "CPU time per sample of a single copy with the recommended number of CPUs, "
     "minus that of all stages after the first epoch. Stages are timed one by one in a single thread, so this "
     "includes the cost of calls in the pipeline and of passing elements and batches between threads and "

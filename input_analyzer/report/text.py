@@ -13,6 +13,7 @@ from rich.text import Text
 
 from input_analyzer.analysis import Analysis, Prediction
 from input_analyzer.report.wording import (
+    combination,
     from_disk,
     microseconds,
     no_findings,
@@ -20,9 +21,11 @@ from input_analyzer.report.wording import (
     share,
     subject,
     time_outside_stages,
+    time_rows,
     title,
     training_command,
     verdict,
+    withdrawal,
 )
 from input_rules.findings import Finding
 from input_rules.formatting import format_bytes, format_number, plural
@@ -63,8 +66,7 @@ def render(analysis: Analysis, console: Console) -> RenderableType:
     parts += [part for finding in analysis.findings for part in _render_finding(finding, width)]
     if not analysis.findings:
         parts.append(_wrap(no_findings(analysis), width))
-    if analysis.gain_together:
-        together = f"All tested changes together: {analysis.gain_together}"
+    if together := combination(analysis):
         parts.append(_wrap(together, width, "", "  "))
     parts += ["", _render_layouts(analysis, width)]
     if analysis.notes:
@@ -187,33 +189,31 @@ _ROOM = 3 * _BETWEEN + _EDGES + len(f" 100 %{_MARK}")
 
 def _render_stages(analysis: Analysis, width: int) -> Table:
     table = _table("Stages, self time per sample", "stage <", "us", "share <", "source <")
-    total = sum(stage.self_time_us_per_sample or 0.0 for stage in analysis.stages if not stage.once)
-    slowest = None if analysis.bottleneck is None else analysis.bottleneck.stage
-    times = [stage.self_time_us_per_sample for stage in analysis.stages]
-    cells = list(map(microseconds, times))
-    names = max(len(stage.name) for stage in analysis.stages)
-    sources = max(len(stage.source or "") for stage in analysis.stages)
+    rows = time_rows(analysis)
+    cells = [microseconds(row.time_us) for row in rows]
+    names = max(len(row.name) for row in rows)
+    sources = max(len(row.source or "") for row in rows)
     room = width - names - max(map(len, cells)) - _ROOM
     narrow = room - sources < _MIN_BAR
     if narrow:  # the mark of the bottleneck then has its own line
         room += len(_MARK)
     longest = max(_MIN_BAR, min(_BAR, room - sources))
-    for stage, time, cell in zip(analysis.stages, times, cells, strict=True):
-        taken = (time or 0.0) / total if total and not stage.once else 0.0
-        part = "first epoch only" if stage.once else f"{'█' * round(longest * taken)} {share(taken)}"
-        if stage.name == slowest:
+    for row, cell in zip(rows, cells, strict=True):
+        taken = row.share or 0.0
+        part = "first epoch only" if row.once else f"{'█' * round(longest * taken)} {share(taken)}"
+        if row.slowest:
             part += f"\n{_MARK.strip()}" if narrow else _MARK
         source = [""]  # broken after slashes
-        for piece in re.findall(r"[^/]*/|[^/]+", stage.source or ""):
+        for piece in re.findall(r"[^/]*/|[^/]+", row.source or ""):
             if source[-1] and len(source[-1]) + len(piece) > room - longest:
                 source.append("")
             source[-1] += piece
         table.add_row(
-            stage.name,
+            row.name,
             cell,
-            Text(part.strip() if time else ""),
+            Text(part.strip() if row.time_us else ""),
             "\n".join(source),
-            style="bold" if stage.name == slowest else "",
+            style="bold" if row.slowest else "",
         )
     return table
 
@@ -225,6 +225,10 @@ def _render_finding(finding: Finding, width: int) -> Iterator[RenderableType]:
     head.no_wrap, head.overflow = True, "ignore"
     yield head
     yield _wrap(finding.message, width, "  ", "  ")
+    if finding.withdrawn:
+        yield _wrap(f"considered: {finding.recommended}", width, "  ", "    ")
+        yield _wrap(withdrawal(finding), width, "  ", "    ")
+        return
     yield _wrap(f"recommended: {finding.recommended}", width, "  ", "    ")
     if finding.gain:
         yield _wrap(f"gain: {finding.gain}", width, "  ", "    ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from shlex import join
 
 from input_analyzer.analysis import Analysis, Layout, Measurement, Recommendation, Target
@@ -13,7 +13,9 @@ from input_analyzer.conclusions import HEADROOM, Limits, list_layouts, nodes_nee
 from input_analyzer.measure.node import ColdFiles
 from input_analyzer.measure.rates import FEWEST_BATCHES, Plan
 from input_analyzer.rate_model import RateModel
+from input_rules.findings import Finding
 from input_rules.formatting import format_bytes, format_number, format_percent, plural
+from input_rules.rules.base import format_ratio
 from input_rules.rules.sharding import Split
 
 # From this ratio on, a factor is shown instead of percent.
@@ -72,6 +74,27 @@ def no_findings(analysis: Analysis) -> str:
     )
 
 
+def combination(analysis: Analysis) -> str | None:
+    """State the fastest combination of changes that was measured; None if nothing was measured."""
+    if analysis.gain_together is not None:
+        changes = " + ".join(analysis.combination)
+        return f"Recommended changes: {changes}; {analysis.gain_together}."
+    if any(finding.gain and finding.gain.kind == "measured" for finding in analysis.findings):
+        return "None of the tested changes makes the input faster."
+    return None
+
+
+def withdrawal(finding: Finding) -> str:
+    """State that a recommendation is withdrawn: "withdrawn: measured 0.50 times as fast with 2 CPUs ..."."""
+    gain = finding.gain
+    if gain is None or gain.times is None or gain.low is None or gain.high is None or gain.cpus is None:
+        return "withdrawn"
+    return (
+        f"withdrawn: measured {format_ratio(gain.times)} times as fast with {plural(gain.cpus, 'CPU')} "
+        f"({format_ratio(gain.low)} to {format_ratio(gain.high)})"
+    )
+
+
 def time_outside_stages(analysis: Analysis) -> str | None:
     """Describe the CPU time outside of all stages; None if it is unknown."""
     unaccounted_us = analysis.unaccounted_cpu_us_per_sample
@@ -88,6 +111,69 @@ def time_outside_stages(analysis: Analysis) -> str | None:
         f"{format_number(stages)} us in stages; it is spent on calls and on passing elements and batches "
         "between threads and processes and in memory."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRow:
+    """A part of the time of a sample: a stage, or time in no stage.
+
+    Attributes:
+        name: the stage, or a description.
+        computing_us: its time on a CPU, microseconds per sample; None if unknown.
+        waiting_us: its other time.
+        share: fraction of the whole time after the first epoch; None for a stage that takes none of it.
+        computing_share: part of the share that is computing.
+        source: the user's line.
+        slowest: it is the bottleneck.
+        once: it takes time in the first epoch only.
+        no_stage: it belongs to no stage.
+    """
+
+    name: str
+    computing_us: float | None
+    waiting_us: float | None
+    share: float | None = None
+    computing_share: float = 0.0
+    source: str | None = None
+    slowest: bool = False
+    once: bool = False
+    no_stage: bool = False
+
+    @property
+    def time_us(self) -> float | None:
+        """Computing and waiting."""
+        return None if self.computing_us is None else self.computing_us + (self.waiting_us or 0.0)
+
+
+def time_rows(analysis: Analysis) -> list[TimeRow]:
+    """List all parts of the time of a sample: the stages in pipeline order, then time in no stage."""
+    slowest = None if analysis.bottleneck is None else analysis.bottleneck.stage
+    rows = []
+    for stage in analysis.stages:
+        time, waits = stage.self_time_us_per_sample, stage.wait_us_per_sample or 0.0
+        computing = None if time is None else time - waits
+        rows.append(
+            TimeRow(
+                stage.name,
+                computing,
+                None if time is None else waits,
+                source=stage.source,
+                slowest=stage.name == slowest,
+                once=stage.once,
+            )
+        )
+    overhead, idle = analysis.unaccounted_cpu_us_per_sample, analysis.unaccounted_wait_us_per_sample
+    if overhead:
+        rows.append(TimeRow("no stage: overhead", overhead, 0.0, no_stage=True))
+    if idle:
+        rows.append(TimeRow("no stage: waiting", 0.0, idle, no_stage=True))
+    total = sum(row.time_us or 0.0 for row in rows if not row.once)
+    return [
+        row
+        if row.once or row.computing_us is None or not total
+        else replace(row, share=(row.time_us or 0.0) / total, computing_share=row.computing_us / total)
+        for row in rows
+    ]
 
 
 def fit(analysis: Analysis) -> str:
@@ -120,16 +206,15 @@ def verdict(analysis: Analysis) -> str:
     if target is None or found.headroom is None or found.utilization is None:
         return (
             f"{expected}, the highest rate that was found. Without a target rate it is unknown whether this "
-            "is enough."
+            f"is enough.{_unsettled_sentence(analysis)}"
         )
     wanted = f"the {format_number(target.samples_per_s)} samples/s that training can use"
-    doubt = ""
+    doubt = _unsettled_sentence(analysis)
     if _is_uncertain(found, target) and found.low is not None and found.high is not None:
         doubt = (
             " This is uncertain, as the measured interval of the rate is "
-            f"{format_number(found.low)} to {format_number(found.high)} samples/s. Measure on an idle "
-            "machine or for longer (--seconds) to narrow it."
-        )
+            f"{format_number(found.low)} to {format_number(found.high)} samples/s."
+        ) + (doubt or " Measure on an idle machine or for longer (--seconds) to narrow it.")
     if analysis.input_bound:
         part = "nearly all" if found.utilization >= _NEARLY_ALL else format_percent(found.utilization)
         return (
@@ -158,8 +243,20 @@ def _is_uncertain(found: Recommendation, target: Target) -> bool:
     return found.low < target.samples_per_s <= found.high
 
 
+def _unsettled_sentence(analysis: Analysis) -> str:
+    """State why the measurements do not support the verdict, and how to measure again."""
+    if not analysis.unsettled:
+        return ""
+    return f" The measurements are unsettled: {' and '.join(analysis.unsettled)}. {analysis.measure_again}"
+
+
 def title(analysis: Analysis) -> str:
-    """Return the verdict in a few words."""
+    """Return the verdict in a few words, which begin with "Unsettled" if the measurements are."""
+    verdict = _title(analysis)
+    return f"Unsettled: {verdict[0].lower()}{verdict[1:]}" if analysis.unsettled else verdict
+
+
+def _title(analysis: Analysis) -> str:
     found, target = analysis.recommendation, analysis.target
     if analysis.input_bound is None or target is None:
         return "Highest rate of the input"
@@ -202,7 +299,9 @@ _MODE = re.compile(
 )
 
 
-_BUSY_CPUS = 0.25  # CPUs used by other programs from which on a note warns
+# CPUs used by other programs, and their fraction of a node, from which on rates are not trusted.
+_BUSY_CPUS, _BUSY_SHARE = 0.25, 0.05
+_LONGER_FACTOR = 4  # rates that did not settle get this many times as long
 _LARGE_MODEL_ERROR = 0.15
 _HARDLY = 0.01  # fraction of an input's bytes
 
@@ -250,6 +349,42 @@ def file_notes(split: Split | None, limits: Limits) -> tuple[str, ...]:
     )
 
 
+def unsettled_reasons(measurements: Sequence[Measurement], node_cpus: int) -> tuple[str, ...]:
+    """Return the reasons why measurements do not support a verdict; nothing if they do."""
+    reasons = []
+    busy = max(one.other_cpus for one in measurements)
+    if _is_disturbed(busy, node_cpus):
+        reasons.append(f"other programs kept up to {busy:.1f} of {plural(node_cpus, 'CPU')} busy")
+    count = sum(not one.settled for one in measurements)
+    if count:
+        reasons.append(f"{count} of {plural(len(measurements), 'rate')} did not settle in time")
+    return tuple(reasons)
+
+
+def measure_again(
+    measurements: Sequence[Measurement], node_cpus: int, seconds: float, command: tuple[str, ...]
+) -> str:
+    """State how to get measurements that settle, with the command to type.
+
+    Args:
+        measurements: The unsettled measurements.
+        node_cpus: CPUs of the node.
+        seconds: Maximum time that each of them had.
+        command: The user's command.
+    """
+    longer = any(not one.settled for one in measurements)
+    where = ""
+    if _is_disturbed(max(one.other_cpus for one in measurements), node_cpus):
+        where = " on a node without other programs (for example in an exclusive job of Slurm)"
+    flags = [f"--seconds={_LONGER_FACTOR * seconds:g}"] if longer else []
+    return f"Measure again{where}: {join(['cs_input_analyzer', *flags, *command])}"
+
+
+def _is_disturbed(other_cpus: float, node_cpus: int) -> bool:
+    """Return True if other programs use enough of a node to change its rates."""
+    return other_cpus > max(_BUSY_CPUS, _BUSY_SHARE * node_cpus)
+
+
 def settling_notes(measurements: Sequence[Measurement]) -> list[str]:
     """State that some measurements would have needed more time."""
     count = sum(not one.settled for one in measurements)
@@ -272,7 +407,7 @@ def reservations(
     """State what limits the trust in an analysis, one sentence each."""
     notes = []
     busy = max(m.other_cpus for m in measurements)
-    if busy > _BUSY_CPUS:
+    if _is_disturbed(busy, limits.node_cpus):
         notes.append(
             f"Other programs used up to {busy:.1f} of the {limits.node_cpus} CPUs during the measurements: "
             "on an idle node the rates are higher."

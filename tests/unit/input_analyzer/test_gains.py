@@ -13,8 +13,17 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_analyzer.gains import add_gains, compare_all, measure_gains, rate_gain, select_compared
+from input_analyzer.gains import (
+    Compared,
+    Ratio,
+    add_gains,
+    compare_all,
+    measure_gains,
+    rate_gain,
+    select_compared,
+)
 from input_analyzer.measure.copies import Launch
+from input_analyzer.report.wording import withdrawal
 from input_analyzer.tf.compare import compare
 from input_rules.findings import Finding, Gain
 from input_rules.input_export import InputProgram
@@ -46,7 +55,10 @@ def test_measured_gains_in_words() -> None:
     assert Finding.from_json(json.loads(json.dumps(asdict(found[1])))) == found[1]
     alone, ratio = [finding("cycle-length-fixed")], {"cycle-length-fixed": (0.9, 0.85, 0.95)}
     slower = add_gains(alone, ratio, 2)
-    assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is")
+    assert slower[0].withdrawn
+    assert withdrawal(slower[0]) == "withdrawn: measured 0.90 times as fast with 2 CPUs (0.85 to 0.95)"
+    assert add_gains(alone, {"cycle-length-fixed": (0.8, 0.6, 1.2)}, 2)[0].withdrawn, "it costs, if anything"
+    assert not add_gains(alone, {"cycle-length-fixed": (0.99, 0.9, 1.1)}, 2)[0].withdrawn
     twice = add_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
     assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 findings of this kind together")
 
@@ -66,7 +78,51 @@ def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:
 SLOWER, FASTER, SAME = (0.43, 0.4, 0.5), (1.8, 1.7, 1.9), (1.0, 0.98, 1.02)
 
 
-def test_changes_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def compared(measured: dict[str, Ratio | None]) -> tuple[Compared, list[str]]:
+    """Compare changes whose ratios are known, alone and combined ("a+b"); return what was measured, too."""
+    tried: list[str] = []
+
+    def compare(findings: Any, say: Any) -> Ratio | None:
+        tried.append("+".join(findings))
+        return measured[tried[-1]]
+
+    found = compare_all({name: None for name in measured if "+" not in name}, compare, lambda doing: None)
+    return found, tried
+
+
+def test_changes_are_combined_as_long_as_the_combination_gets_faster() -> None:
+    ratios = {"a": (1.5, 1.4, 1.6), "b": (2.0, 1.9, 2.1), "c": (0.5, 0.36, 0.65), "d": (1.2, 1.1, 1.3)}
+    measured: dict[str, Ratio | None] = {**ratios, "b+a": (2.6, 2.5, 2.7), "b+a+d": (2.5, 2.4, 2.6)}
+    found, tried = compared(measured)
+    assert found == Compared(ratios, ("b", "a"), (2.6, 2.5, 2.7))
+    assert tried == ["a", "b", "c", "d", "b+a", "b+a+d"], "the fastest comes first, a slower one never"
+    kept = add_gains([finding(name) for name in ratios], ratios, 2, found.combination)
+    assert [(one.withdrawn, one.by_hand is None) for one in kept] == [
+        (False, True),
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+    assert str(kept[3].gain).endswith("; it adds nothing to the recommended combination")
+
+
+def test_changes_that_harm_each_other_are_not_recommended_together() -> None:
+    found, _ = compared({"a": (1.5, 1.4, 1.6), "b": (1.2, 1.1, 1.3), "a+b": (0.49, 0.36, 0.65)})
+    assert (found.combination, found.together) == (("a",), (1.5, 1.4, 1.6))
+    found, tried = compared({"a": (0.9, 0.8, 1.01), "b": None, "c": (1.1, 0.9, 1.3)})
+    assert (found.combination, found.together) == ((), None), "noise is no gain"
+    assert tried == ["a", "b", "c"]
+
+
+def test_a_prefetch_need_not_be_faster_without_a_training_step() -> None:
+    alone: dict[str, Ratio | None] = {"prefetch-missing": (1.9, 1.8, 2.0), "a": (1.5, 1.4, 1.6)}
+    same, _ = compared({**alone, "a+prefetch-missing": (1.48, 1.4, 1.6)})
+    assert same.combination == ("a", "prefetch-missing")
+    slower, _ = compared({**alone, "a+prefetch-missing": (1.1, 1.0, 1.2)})
+    assert slower.combination == ("a",)
+
+
+def test_changes_that_make_it_slower_are_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     found = (
         finding("parallel-calls-missing", Gain("expected", "twice", 2.0)),
         finding("prefetch-missing"),
@@ -74,34 +130,25 @@ def test_changes_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatc
         finding("shuffle-buffer-small", Gain("not-speed", "records are mixed")),
         finding("repeat-missing", Gain("not-speed", "all steps")),
     )
-    compared = select_compared(found)
-    ratios = dict(zip(compared, [SLOWER, FASTER, (0.9, 0.8, 1.01)], strict=True))
-    tried: list[Any] = []
+    ratios = dict(zip(select_compared(found), [SLOWER, FASTER, (0.98, 0.9, 1.02)], strict=True))
 
-    def of_one(findings: Any, say: Any) -> Any:
-        tried.append(tuple(findings))
-        return ratios[tried[-1][0]] if len(findings) == 1 else FASTER
-
-    assert compare_all(compared, of_one, lambda doing: None) == (ratios, FASTER)
-    assert tried[-1] == ("prefetch-missing", "cycle-length-fixed")
-    assert tried[:-1] == [(name,) for name in compared]
-
-    class Compared:
+    class Measured:
         """The process that compares, which has just finished."""
 
         def __init__(self, *arguments: object) -> None:
             pass
 
-        def __enter__(self) -> Compared:
+        def __enter__(self) -> Measured:
             return self
 
         def __exit__(self, *error: object) -> None:
             pass
 
         def messages(self) -> list[tuple[None, dict[str, Any]]]:
-            return [(None, {"event": "compared", "alone": ratios, "together": FASTER})]
+            combined = {"combination": ["prefetch-missing"], "together": FASTER}
+            return [(None, {"event": "compared", "alone": ratios, **combined})]
 
-    monkeypatch.setattr("input_analyzer.gains.Copies", Compared)
+    monkeypatch.setattr("input_analyzer.gains.Copies", Measured)
     launch = Launch((), {}, 20.0, None, "here")
     gains = measure_gains(found, launch, (0,), 1.0, (1 << 30, 1), lambda doing: None)
     of_calls, of_cycle, of_buffer = (
@@ -109,10 +156,11 @@ def test_changes_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatc
         for name in ("parallel-calls-missing", "cycle-length-fixed", "shuffle-buffer-small")
     )
     assert (of_calls.severity, of_cycle.severity, of_buffer.severity) == ("info", "info", "warning")
-    assert str(of_calls.gain).endswith("leave it as it is")
+    assert (of_calls.withdrawn, of_cycle.withdrawn) == (True, False)
     assert of_calls.by_hand == "it was measured to make the input slower here"
     assert (of_cycle.by_hand, of_buffer.by_hand) == (None, None)
     assert [one.severity for one in gains.findings] == ["warning"] * 3 + ["info"] * 2
+    assert gains.combination == ("prefetch-missing",)
     assert gains.together is not None
     assert gains.together.times == FASTER[0]
 

@@ -30,7 +30,16 @@ from input_analyzer.conclusions import Limits, add_interval, find_bottleneck, pr
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.report.page import DEFINITIONS, chart, render_html
 from input_analyzer.report.text import print_report
-from input_analyzer.report.wording import above, of_target, title, training_command, verdict
+from input_analyzer.report.wording import (
+    above,
+    measure_again,
+    of_target,
+    time_rows,
+    title,
+    training_command,
+    unsettled_reasons,
+    verdict,
+)
 from input_rules.findings import Finding, Gain
 from input_rules.formatting import format_bytes, format_number, format_percent
 from input_rules.throughput import StageCost
@@ -84,6 +93,7 @@ def analysis(target: float | None) -> Analysis:
         recommendation=found,
         target=None if target is None else Target(target, "given with --target-samples-per-s"),
         input_bound=None if target is None else found.samples_per_s < target,
+        combination=("shard-missing", "prefetch-missing"),
         gain_together=replace(GAIN, text="2.50 times the rate with 2 CPUs (2.30 to 2.70)"),
         notes=("One node was measured.",),
         elapsed_s=42.0,
@@ -140,6 +150,103 @@ def test_cpu_time_outside_of_stages_is_reported() -> None:
     assert "CPU time outside of stages:" not in text_of(analysis(None)) + render_html(analysis(None))
 
 
+def test_bars_have_the_length_of_their_share_and_time_in_no_stage_is_one() -> None:
+    found = replace(analysis(None), unaccounted_cpu_us_per_sample=73.0, unaccounted_wait_us_per_sample=41.0)
+    rows = {row.name: row for row in time_rows(found)}
+    total = 12 + 220 + 7 + 73 + 41
+    assert rows["map"].share == pytest.approx(220 / total)
+    assert rows["map"].computing_share == pytest.approx(215 / total)
+    assert rows["no stage: overhead"].share == pytest.approx(73 / total)
+    assert rows["no stage: waiting"].share == pytest.approx(41 / total)
+    assert rows["no stage: waiting"].computing_share == 0
+    assert rows["cache"].share is None, "it takes time in the first epoch only"
+    assert sum(row.share or 0.0 for row in rows.values()) == pytest.approx(1)
+    page = render_html(found)
+    bars = [
+        (float(solid), float(striped))
+        for solid, striped in re.findall(
+            r'<i style="width:([\d.]+)%"></i><i class="waits" style="width:([\d.]+)%">', page
+        )
+    ]
+    assert len(bars) == 5, "one for each part whose share is known"
+    assert sum(map(sum, bars)) == pytest.approx(100, abs=0.1)
+    assert found.to_json()["unaccounted_wait_us_per_sample"] == 41.0
+    assert re.search(r"no stage: waiting +41 +█+ 12 %", text_of(found))
+    assert [row for row in time_rows(analysis(None)) if row.no_stage] == []
+
+
+def test_a_withdrawn_recommendation_is_not_shown_as_one() -> None:
+    gain = replace(GAIN, times=0.49, low=0.36, high=0.65)
+    found = replace(
+        analysis(None),
+        findings=(replace(FINDING, gain=gain, withdrawn=True),),
+        combination=(),
+        gain_together=None,
+    )
+    said = "withdrawn: measured 0.49 times as fast with 2 CPUs (0.36 to 0.65)"
+    text = " ".join(text_of(found).split())
+    assert said in text
+    assert f"recommended: {FINDING.recommended}" not in text
+    assert "None of the tested changes makes the input faster." in text
+    page = render_html(found)
+    assert said in page
+    assert f"<s>Recommended: <code>{FINDING.recommended}</code></s>" in page
+    assert found.to_json()["findings"][0]["withdrawn"] is True
+    assert found.to_json()["recommended_changes"] == []
+
+
+BUSY = Measurement(1, 1, 100.0, 98.0, 102.0, other_cpus=1.9)
+UNSTEADY = Measurement(2, 1, 100.0, 60.0, 140.0, settled=False)
+
+
+@pytest.mark.parametrize(
+    ("measurements", "reasons", "again"),
+    [
+        ((replace(BUSY, other_cpus=0.2),), (), None),
+        (
+            (BUSY, replace(UNSTEADY, settled=True)),
+            ("other programs kept up to 1.9 of 2 CPUs busy",),
+            "Measure again on a node without other programs (for example in an exclusive job of Slurm): "
+            "cs_input_analyzer python run.py",
+        ),
+        (
+            (replace(BUSY, other_cpus=0.0), UNSTEADY),
+            ("1 of 2 rates did not settle in time",),
+            "Measure again: cs_input_analyzer --seconds=16 python run.py",
+        ),
+    ],
+)
+def test_measurements_are_trusted_if_they_are_settled_and_nothing_else_runs(
+    measurements: tuple[Measurement, ...], reasons: tuple[str, ...], again: str | None
+) -> None:
+    assert unsettled_reasons(measurements, 2) == reasons
+    if reasons:
+        assert measure_again(measurements, 2, 4.0, ("python", "run.py")) == again
+    assert unsettled_reasons((replace(BUSY, other_cpus=1.0),), 64) == (), "one of 64 CPUs changes little"
+
+
+@pytest.mark.parametrize("target", [9000.0, 1.6e6, None])
+def test_a_verdict_from_unsettled_measurements_says_so_in_its_headline(target: float | None) -> None:
+    settled = analysis(target)
+    found = replace(
+        settled,
+        unsettled=unsettled_reasons((BUSY, UNSTEADY), 2),
+        measure_again=measure_again((BUSY, UNSTEADY), 2, 4.0, ("python", "run.py")),
+    )
+    assert title(found).lower() == f"unsettled: {title(settled).lower()}"
+    for report in (" ".join(text_of(found).split()), render_html(found)):
+        assert title(found) in report
+        assert (
+            "The measurements are unsettled: other programs kept up to 1.9 of 2 CPUs busy and 1 of 2 rates "
+            "did not settle in time. Measure again on a node without other programs"
+        ) in report
+    said = found.to_json()
+    assert (said["settled"], settled.to_json()["settled"]) == (False, True)
+    assert len(said["unsettled_reasons"]) == 2
+    assert said["measure_again"].endswith("cs_input_analyzer --seconds=16 python run.py")
+    assert settled.to_json()["measure_again"] is None
+
+
 def test_an_empty_result_is_reported() -> None:
     fine = replace(analysis(None), findings=())
     assert "Input Function Report\nnothing to improve" in text_of(fine)
@@ -189,10 +296,13 @@ def test_text_and_page_say_plainly_whether_the_input_is_fast_enough(target: floa
 
 def test_text_and_page_state_the_gain_of_a_change() -> None:
     each = "measured: 1.82 times the rate with 2 CPUs (1.70 to 1.95)"
-    together = "together: measured: 2.50 times the rate with 2 CPUs (2.30 to 2.70)"
+    together = (
+        "Recommended changes: shard-missing + prefetch-missing; "
+        "measured: 2.50 times the rate with 2 CPUs (2.30 to 2.70)."
+    )
     shown = " ".join(text_of(analysis(None)).split())
     assert f"gain: {each}" in shown
-    assert f"All tested changes {together}" in shown
+    assert together in shown
     page = render_html(analysis(None))
     assert f"Gain: {each}" in page
     assert together in page
@@ -572,7 +682,10 @@ def _selectors(style: str) -> Iterator[str]:
 
 
 def test_the_style_has_no_rule_for_what_no_page_has() -> None:
-    pages = [render_html(wide(analysis(target))) for target in (9000.0, 1.6e6, None)]
+    pages = [
+        render_html(replace(wide(analysis(target)), unaccounted_cpu_us_per_sample=73.0))
+        for target in (9000.0, 1.6e6, None)
+    ]
     names = {name for page in pages for name in seen(page).names}
     style = pages[0].partition("<style>")[2].partition("</style>")[0]
     others = {".k2", ".k3", ".k4", ".error", ".info"}  # of more CPUs per task, and of other findings

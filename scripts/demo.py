@@ -11,12 +11,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "demo_out"
@@ -55,18 +57,39 @@ def title(text: str) -> None:
 def run(*command: str) -> str:
     """Prints a command and runs it, showing its output, and returns what it wrote to stdout.
 
-    Ends the demo with the command's exit code when it fails.
+    Ends the demo with the command's exit code when it fails. SIGINT and SIGTERM are passed on to the command,
+    which ends its processes first.
     """
     print(f"$ {shlex.join(command)}", flush=True)
-    lines = []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line)
-    if process.returncode:
-        print(f"demo: exit code {process.returncode} of: {shlex.join(command)}", file=sys.stderr)
-        raise SystemExit(process.returncode)
+    caught, started, lines = list[int](), list[subprocess.Popen[str]](), list[str]()
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        for process in started:
+            process.send_signal(number)
+
+    handlers = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        # A separate session: a Ctrl-C of the terminal reaches the command once, too.
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            started.append(process)
+            for number in caught:  # while it was started
+                process.send_signal(number)
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                lines.append(line)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    code = process.returncode or (128 + caught[0] if caught else 0)
+    if code < 0:  # killed by a signal
+        code = 128 - code
+    if code:
+        print(f"demo: exit code {code} of: {shlex.join(command)}", file=sys.stderr)
+        raise SystemExit(code)
     return "".join(lines)
 
 
@@ -138,6 +161,7 @@ def summary(accuracy: float, seconds: float) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the CS system ends first
     try:
         raise SystemExit(main())
     except KeyboardInterrupt:

@@ -182,6 +182,7 @@ class ChildProcess:
 
 def end_process(code: int) -> NoReturn:
     """Exit immediately: at a normal exit, threads that still wait, in XLA for example, would abort Python."""
+    _fork_server.stop()
     logging.shutdown()
     os._exit(code)
 
@@ -197,6 +198,7 @@ class _ForkServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._finalizer: weakref.finalize[[socket.socket, subprocess.Popen[bytes]], _ForkServer] | None = None
         self._is_adopted = False
 
     def fork(self, request: bytes, descriptors: Sequence[int], may_fork: bool) -> None:
@@ -212,6 +214,11 @@ class _ForkServer:
         with self._lock:
             if self._process is None:
                 self._start()
+
+    def stop(self) -> None:
+        """End the server, if this process has started one."""
+        if self._finalizer is not None:
+            self._finalizer()
 
     def adopt(self, descriptor: int) -> None:
         """Use the fork server of the parent process, by its socket."""
@@ -232,7 +239,7 @@ class _ForkServer:
                 )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        weakref.finalize(self, _stop_fork_server, self._requests, self._process)
+        self._finalizer = weakref.finalize(self, _stop_fork_server, self._requests, self._process)
 
 
 def prepare_child_processes() -> None:
@@ -242,9 +249,9 @@ def prepare_child_processes() -> None:
 
 def _stop_fork_server(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
     requests.close()
-    # Not by the end of its input: it may still be importing JAX. The processes that it has started end with
-    # their owner.
-    process.terminate()
+    # Not by the end of its input: it may still be importing JAX. Nor by SIGTERM, which MemoryX blocks in
+    # itself, and so in this process. The processes that it has started end with their owner.
+    process.kill()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_TIMEOUT_S)
 

@@ -14,7 +14,7 @@ import pytest
 from cs_system.errors import MemoryxError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.memoryx.engine import StreamedEngine
-from tests.processes import wait_until
+from tests.processes import is_running, wait_until
 from tests.systems import descendants_of
 from tests.unit.cs_system.memoryx.streamed_steps import Streamed, running_memoryx, stack_of_three
 
@@ -72,6 +72,15 @@ def test_a_crash_ends_one_model_and_not_memoryx(steps: Streamed, tmp_path: Path,
         wait_until(lambda: not updates_of(process.pid))
         with loaded(steps, place) as again:
             assert [a.tolist() for a in train(again, steps, 0, 2)] == [a.tolist() for a in expected]
+
+
+def test_nothing_outlives_a_memoryx_that_is_interrupted_while_its_processes_start(tmp_path: Path) -> None:
+    with running_memoryx(tmp_path) as (process, _):
+        started = descendants_of(process.pid)
+        assert started  # they are still importing JAX
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert not [pid for pid in started if is_running(pid)]
 
 
 def test_memoryx_imports_no_jax(steps: Streamed, tmp_path: Path) -> None:

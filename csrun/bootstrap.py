@@ -2,6 +2,8 @@
 
 # The wrappers use the first Python that they find, so this module must load on old versions without packages.
 
+import os
+import signal
 import sys
 
 OLDEST_PYTHON = (3, 11)
@@ -17,12 +19,17 @@ def run(program: str, module: str) -> None:
         _refuse(program, "Python {}.{} is too old, the toolkit needs 3.11 or newer".format(*sys.version_info))
     from importlib import import_module
 
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:  # instead of a traceback; nothing has been started yet
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     try:
         command = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:
             raise
         _refuse(program, f"the Python package {error.name} is missing for {sys.executable}")
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     command.main()
 
 

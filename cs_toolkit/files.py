@@ -1,4 +1,4 @@
-"""Atomic replacement of files and links, and reading of files that others may have damaged or placed."""
+"""Atomic replacement of files and links, reading of files by others, and the user's cache directory."""
 
 from __future__ import annotations
 
@@ -97,6 +97,13 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def user_cache_dir() -> Path:
+    """Return the user's cache directory, following the XDG base directory specification."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # Not Path.home(), which raises where a container's user has no home directory.
+    return Path(base) if Path(base).is_absolute() else Path(os.path.expanduser("~")) / ".cache"  # noqa: PTH111
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cs_system.errors import ArtifactRefusedError, WireFormatError
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
-from cs_toolkit.files import replace_file
+from cs_toolkit.files import replace_file, user_cache_dir
 from cs_toolkit.step import CompiledStep, Executable
 
 log = logging.getLogger("cs_system.server")
@@ -132,10 +132,8 @@ def _check(step: CompiledStep, fabric: str) -> None:
 
 
 def default_cache_dir() -> Path:
-    """Return `cs_system` in the user's cache directory, following the XDG base directory specification."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "cs_system"
+    """Return `cs_system` in the user's cache directory."""
+    return user_cache_dir() / "cs_system"
 
 
 class ExecutableStore:

@@ -1,9 +1,7 @@
 """The tasks of a job and the cluster of a run, by the original's names."""
 
-from typing import Any
-
 from cs_toolkit.units import bytes_to_human
-from cstorch.distributed import cluster_resolver, workers
+from cstorch.distributed import cluster_resolver
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.distributed.cluster_resolver import (
     BaseServiceResolver,
@@ -21,6 +19,7 @@ from cstorch.distributed.cluster_resolver import (
     service_resolver,
 )
 from cstorch.distributed.workers import (
+    WORKER_CACHE_ROOT,
     WorkerState,
     get_dir_size,
     get_worker_state,
@@ -57,10 +56,3 @@ __all__ = [
     "num_tasks",
     "service_resolver",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Return `WORKER_CACHE_ROOT`, which is made when a program uses it."""
-    if name == "WORKER_CACHE_ROOT":
-        return workers.WORKER_CACHE_ROOT
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

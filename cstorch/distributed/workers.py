@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import shutil
-import stat
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
+from cs_toolkit.files import user_cache_dir
 from cstorch.program import Program
 
-log = logging.getLogger("cstorch")
+# Where programs copy data sets to, each below the path of its source; they make the directory. The original
+# has `/n0/cache` on the disks of its workers, which users cannot create on other machines. It is not in the
+# directory of temporary files, where other users could make one of this name first, and change the data sets.
+WORKER_CACHE_ROOT = os.environ.get("CEREBRAS_WORKER_CACHE_ROOT") or str(user_cache_dir() / "cs_worker_cache")
 
 
 @dataclass
@@ -69,40 +68,6 @@ class WorkerState:
 def get_worker_state() -> WorkerState:
     """Return the position of this process in its input, which loaders of programs save with their own."""
     return Program.current().part(WorkerState)
-
-
-def worker_cache_root() -> str:
-    """Return the directory in CEREBRAS_WORKER_CACHE_ROOT, or a temporary one of this user, which is made."""
-    # The original has `/n0/cache` on the disks of its workers, which users cannot create on other machines.
-    return os.environ.get("CEREBRAS_WORKER_CACHE_ROOT") or str(_own_cache())
-
-
-@cache
-def _own_cache() -> Path:
-    folder = Path(tempfile.gettempdir()).absolute() / f"cs_worker_cache_{os.getuid()}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
-        return folder
-    # Everybody can make a directory of this name, and would be able to change the data sets in it.
-    other = tempfile.mkdtemp(prefix=f"{folder.name}_")
-    atexit.register(shutil.rmtree, other, ignore_errors=True)
-    log.warning(
-        "%s is no directory that only this user can write to; data sets are copied to %s, for this process "
-        "only; remove it, or set CEREBRAS_WORKER_CACHE_ROOT",
-        folder,
-        other,
-    )
-    return Path(other)
-
-
-def __getattr__(name: str) -> str:
-    """Return `WORKER_CACHE_ROOT`: where programs copy data sets to, each below the path of its source."""
-    # Not a constant: it is made only for programs that use it.
-    if name == "WORKER_CACHE_ROOT":
-        return worker_cache_root()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def get_dir_size(path: str | os.PathLike[str]) -> int:

@@ -7,8 +7,8 @@ import importlib
 import inspect
 import json
 import logging
-import os
 import re
+import runpy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from cstorch.utils.helpers import (
     recurse_spec,
     visit_torch_tensors,
 )
+from cstorch.v1.session.core import cb_model
 from tests.systems import RunningSystem
 
 PATHS = """
@@ -419,50 +420,19 @@ def test_the_tasks_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert cstorch.distributed.get_streaming_batch_size(16, global_rank=2) == 16
 
 
-def test_a_user_may_write_to_the_cache_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Programs copy data sets to it where a configuration asks for it."""
-    monkeypatch.setattr(workers.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.delenv("CEREBRAS_WORKER_CACHE_ROOT", raising=False)
-    workers._own_cache.cache_clear()
-    assert not list(tmp_path.iterdir())
-    own = tmp_path / f"cs_worker_cache_{os.getuid()}"
-    assert cstorch.distributed.WORKER_CACHE_ROOT == workers.WORKER_CACHE_ROOT == str(own)
-    assert own.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setenv("CEREBRAS_WORKER_CACHE_ROOT", "/disk/cache")
-    assert workers.worker_cache_root() == "/disk/cache"
-    workers._own_cache.cache_clear()
-
-
-@pytest.mark.parametrize("kind", ["writable", "link", "file", "foreign"])
-def test_a_cache_of_workers_that_others_may_change_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+def test_the_cache_of_workers_is_private_and_made_by_programs_that_use_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Another user may have made a directory of its name before."""
-    monkeypatch.setattr(workers.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.delenv("CEREBRAS_WORKER_CACHE_ROOT", raising=False)
-    workers._own_cache.cache_clear()
-    own = tmp_path / f"cs_worker_cache_{os.getuid()}"
-    if kind == "file":
-        own.touch()
-    elif kind == "link":
-        (tmp_path / "target").mkdir(mode=0o700)
-        own.symlink_to("target")
-    else:
-        own.mkdir(mode=0o700)
-    if kind == "writable":
-        own.chmod(0o777)
-    elif kind == "foreign":
-        uid = os.getuid()
-        monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-        own.rename(tmp_path / f"cs_worker_cache_{uid + 1}")
-    other = Path(workers.worker_cache_root())
-    assert other.is_dir()
-    assert other.stat().st_mode & 0o777 == 0o700
-    assert other.name.startswith("cs_worker_cache_")
-    assert other not in (own, own.resolve())
-    assert "no directory that only this user can write to" in caplog.text
-    assert str(other) == workers.WORKER_CACHE_ROOT
-    workers._own_cache.cache_clear()
+    def root() -> str:
+        return str(runpy.run_path(workers.__file__)["WORKER_CACHE_ROOT"])
+
+    assert cb_model.WORKER_CACHE_ROOT == cstorch.distributed.WORKER_CACHE_ROOT == root()
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert root() == str(tmp_path / ".cache" / "cs_worker_cache")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("CEREBRAS_WORKER_CACHE_ROOT", "/disk/cache")
+    assert root() == "/disk/cache"
 
 
 def test_samplers_that_continue_and_pad(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,8 @@ from cs_runtime.progress import report_checkpoint
 from cs_runtime.tasks import is_chief
 from cs_toolkit.files import replacing
 from cstorch import job
-from cstorch.distributed import workers
 from cstorch.distributed.cluster_resolver import get_streaming_batch_size, service_resolver
-from cstorch.distributed.workers import hit_worker_cache_limit
+from cstorch.distributed.workers import WORKER_CACHE_ROOT, hit_worker_cache_limit
 from cstorch.errors import CheckpointError, SessionError
 from cstorch.job import task
 from cstorch.loop.rates import RateTracker
@@ -89,7 +88,6 @@ log = logging.getLogger("cstorch")
 
 T = TypeVar("T")
 
-WORKER_CACHE_ROOT: str
 METRIC_NAME_PREFIX = "metric"
 """Prefix of the names of metric state."""
 
@@ -363,10 +361,3 @@ def save(
             "as they were. Free space or give a writable directory"
         ) from error
     report_checkpoint(steps_done(), path)
-
-
-def __getattr__(name: str) -> Any:
-    """Return `WORKER_CACHE_ROOT`, which is made when a program uses it."""
-    if name == "WORKER_CACHE_ROOT":
-        return workers.WORKER_CACHE_ROOT
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

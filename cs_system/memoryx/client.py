@@ -254,7 +254,7 @@ class StateReader:
         peer_timeout_s: Silence after which MemoryX counts as lost.
 
     Raises:
-        MemoryxError: nothing answers at the address.
+        MemoryxError: nothing answers at the address, or it refuses this reader.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class StateReader:
         self._lock = threading.Lock()
         connection = connect_memoryx(address)
         try:
-            self._channel = greet(connection, secret, peer_timeout_s)
+            self._channel = greet(connection, secret, peer_timeout_s, f"MemoryX at {self._name}")
             # MemoryX sends heartbeats while a request waits for the update of a step.
             connection.limit_receive(peer_timeout_s)
             self._channel.send(FrameType.READ, 0, name.encode())

@@ -66,10 +66,12 @@ from cs_system.errors import RESUME_ADVICE, CsSystemError, MemoryxError, from_wi
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Schedule, schedule_from_json
-from cs_toolkit.network.connection import Buffer, Connection
+from cs_toolkit.log_lines import escape_controls
+from cs_toolkit.network.connection import Buffer, Connection, PeerGoneError
 from cs_toolkit.network.frames import Fields, FrameError, HeaderFormat, decode_object, encode_json
 from cs_toolkit.security.proofs import derive_key, new_nonce
 from cs_toolkit.security.sealing import TAG_BYTES, FrameKey
+from cs_toolkit.security.tls_connection import TlsError
 from cs_toolkit.step import StepInterface, TensorSpec, device_bytes, device_dtype
 
 # Arrays at multiples of this address, in bytes, are used by XLA without a copy.
@@ -81,6 +83,7 @@ MAX_TEXT_BYTES = 64 << 20
 MAX_EXECUTABLE_BYTES = 2 << 30
 MAX_NAME_BYTES = 256
 MAX_NONCE_BYTES = 256
+MAX_REFUSAL_BYTES = 4096
 _PADDING = bytes(ALIGNMENT)
 HEARTBEAT_INTERVAL_S = 1.0
 
@@ -439,27 +442,37 @@ def receive_model(channel: FrameChannel, header: Header) -> tuple[ModelDescripti
     return model, executables
 
 
-def greet(connection: Connection, secret: str, limit_s: float) -> FrameChannel:
+def greet(connection: Connection, secret: str, limit_s: float, name: str = "the peer") -> FrameChannel:
     """Exchange proofs of a secret with the peer that this side has connected to.
 
     Args:
         connection: The connection; without a time limit afterwards.
         secret: The common secret.
         limit_s: How long the peer may take.
+        name: Name of the peer in messages.
 
     Raises:
         ConnectionError: the peer is gone, or silent.
-        MemoryxError: it does not know the secret, or speaks another protocol.
+        MemoryxError: it refuses this side, does not know the secret, or speaks another protocol.
     """
     deadline_s = time.monotonic() + limit_s
     nonce = new_nonce()
-    connection.send([Header(FrameType.HELLO, 0, len(nonce)).encode(), nonce.encode()])
+    # A peer that refuses the certificate of this side sends the reason, and closes without waiting for HELLO.
+    with contextlib.suppress(PeerGoneError):
+        connection.send([Header(FrameType.HELLO, 0, len(nonce)).encode(), nonce.encode()])
     try:
         header = _receive_header(connection, deadline_s)
+        if header.type is FrameType.FAILED:
+            refusal = decode_object(_receive_payload(connection, header, MAX_REFUSAL_BYTES, deadline_s))
+            # Without a proof: the text is shown, and nothing else depends on it.
+            reason = escape_controls(Fields("FAILED", refusal).text("message"))
+            raise MemoryxError(f"{name} refuses the connection: {reason}")
         _expect(header, FrameType.CHALLENGE)
+    except TlsError as error:
+        raise MemoryxError(f"{name}: {error}") from None
     except FrameError as error:
         raise MemoryxError(
-            f"{error}: the peer is no part of a CS system, or one of another version of the toolkit"
+            f"{error}: {name} is no part of a CS system, or one of another version of the toolkit"
         ) from None
     answer = _receive_payload(connection, header, MAX_NONCE_BYTES, deadline_s)
     channel = FrameChannel(connection, _derive_key(secret, nonce.encode(), answer), is_server=False)
@@ -467,7 +480,7 @@ def greet(connection: Connection, secret: str, limit_s: float) -> FrameChannel:
         channel.check_header(header)
     except MemoryxError:
         raise MemoryxError(
-            "the peer does not know the secret of this CS system: give `cs_system serve` and `cs_system "
+            f"{name} does not know the secret of this CS system: give `cs_system serve` and `cs_system "
             "memoryx serve` the same --memoryx-secret-file"
         ) from None
     channel.send(FrameType.PROOF, 0)

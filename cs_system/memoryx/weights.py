@@ -177,9 +177,9 @@ class WeightStream:
 
         Raises:
             ConnectionError: MemoryX is gone, or silent.
-            MemoryxError: it does not know the secret.
+            MemoryxError: it refuses this wafer, or does not know the secret.
         """
-        self._channel = greet(self._connection, self._secret, self._timeout_s)
+        self._channel = greet(self._connection, self._secret, self._timeout_s, f"MemoryX at {self._name}")
 
     def _map_files(self, header: Header) -> None:
         """Map the files of MemoryX if possible, and answer whether they are mapped."""

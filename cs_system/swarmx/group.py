@@ -37,6 +37,7 @@ from cs_system.memoryx.protocol import (
     FrameChannel,
     FrameType,
     admit,
+    refuse,
 )
 from cs_system.messages import samples_per_step
 from cs_system.security import check_system_peer, client_credentials
@@ -51,6 +52,7 @@ from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.acceptor import MAX_UNPROVED, Acceptor
 from cs_toolkit.security.sealing import encrypt
 from cs_toolkit.security.tls import Credentials
+from cs_toolkit.security.tls_connection import TlsError
 from cs_toolkit.step import CompiledStep
 
 log = logging.getLogger("cs_system.server")
@@ -403,6 +405,8 @@ def accept_wafers(
         except (OSError, FrameError, MemoryxError) as error:
             if acceptor.prove(connection):
                 refusals.log(logging.WARNING, "%s is not a wafer of the group: %s", peer, error)
+            if not isinstance(error, TlsError):  # which has no channel to say more
+                refuse(connection, error)
             connection.close()
             return
         arrived.put((rank, channel))

@@ -44,7 +44,7 @@ from cs_toolkit.network.connection import name_of
 from cs_toolkit.network.liveness import peer_timeout_s
 from cs_toolkit.security.sealing import decrypt
 from cs_toolkit.security.tls import Credentials
-from cs_toolkit.security.tls_connection import connect
+from cs_toolkit.security.tls_connection import TlsError, connect
 
 log = logging.getLogger("cs_system.server")
 
@@ -78,16 +78,19 @@ def serve(address: tuple[str, int], token: str, rank: int, credentials: Credenti
         rank: Rank of this wafer in its group.
         credentials: For TLS with the system; None: without TLS.
     """
+    leader = f"the CS system at {name_of(address)}"
     try:
         connected = connect(address, credentials=credentials)
     except OSError as error:  # a run that has already ended does not wait for its wafers
-        reason = error.strerror or error
-        log.error("the CS system at %s does not wait for this wafer: %s", name_of(address), reason)
+        log.error("%s does not wait for this wafer: %s", leader, error.strerror or error)
+        return 1
+    except TlsError as error:
+        log.error("%s: %s", leader, error)
         return 1
     with connected as connection:
         connection.break_when_lost(round(peer_timeout_s(os.environ)))
         try:
-            channel = greet(connection, token, _GREETING_S)
+            channel = greet(connection, token, _GREETING_S, leader)
             channel.send(FrameType.JOIN, rank)
         except ConnectionError:
             return 0

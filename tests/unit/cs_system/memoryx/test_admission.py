@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,13 @@ from cs_system.memoryx import admission
 from cs_system.memoryx.admission import Admission
 from cs_system.memoryx.client import StateReader
 from cs_system.memoryx.config import MemoryxAddress, MemoryxConfig
-from cs_system.memoryx.protocol import FrameChannel, FrameType, Header, admit, greet
+from cs_system.memoryx.protocol import FrameChannel, FrameType, Header, admit, greet, refuse
 from cs_system.memoryx.server import ModelRegistry, WaferConnection
 from cs_toolkit.network.connection import Connection, PeerGoneError, connect
 from cs_toolkit.network.frames import ForeignBytesError
+from cs_toolkit.security.tls_connection import connect as connect_with_tls
 from cs_toolkit.step import TensorSpec
+from tests.certificates import SiteCertificates
 from tests.processes import wait_until
 
 from .streamed_steps import Streamed, running_memoryx
@@ -49,7 +52,7 @@ def channels(theirs: str = SECRET) -> Iterator[Channels]:
 
 
 @contextmanager
-def admitting(serve: Callable[[FrameChannel], None], **options: float) -> Iterator[tuple[str, int]]:
+def admitting(serve: Callable[[FrameChannel], None], **options: Any) -> Iterator[tuple[str, int]]:
     """A listener with admission; its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=Admission(listener, SECRET, serve, **options).run, daemon=True).start()
@@ -149,6 +152,31 @@ def test_a_peer_of_another_protocol_or_version_gets_the_reason() -> None:
         near.send([b"HTTP/1.1 400"])
         with pytest.raises(ForeignBytesError):
             admit(far, SECRET, 5.0)
+
+
+def test_a_refused_peer_shows_the_reason_of_the_other_side() -> None:
+    with pair() as (near, far):
+        refuse(far, MemoryxError("its certificate is that of\x1b[2Juser alice"))
+        with pytest.raises(MemoryxError, match=r"^MemoryX at m:1 refuses .*: its .* of\\x1b\[2Juser alice$"):
+            greet(near, SECRET, 5.0, "MemoryX at m:1")
+    with pair() as (near, far):
+        # Without waiting for HELLO, as after a certificate that is not accepted.
+        refuse(far, MemoryxError("no"))
+        far.close()
+        with pytest.raises(MemoryxError, match=r"^the peer refuses the connection: no$"):
+            greet(near, SECRET, 5.0)
+
+
+def test_a_user_who_is_no_part_of_a_system_gets_the_reason(tmp_path: Path) -> None:
+    site = SiteCertificates(tmp_path)
+    served: list[FrameChannel] = []
+    with (
+        admitting(served.append, credentials=site.system) as address,
+        connect_with_tls(address, 10.0, site.user) as connection,
+        pytest.raises(MemoryxError, match=r"^MemoryX refuses the connection: its .*alice.*, expected"),
+    ):
+        greet(connection, SECRET, 5.0, "MemoryX")
+    assert not served
 
 
 def test_idle_connections_are_limited_and_dropped(

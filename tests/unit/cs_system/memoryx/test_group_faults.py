@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,17 +24,20 @@ from cs_system.errors import (
     WrongOrderError,
 )
 from cs_system.memoryx.config import MemoryxConfig
-from cs_system.memoryx.protocol import NO_TAG, FrameType, Header
+from cs_system.memoryx.protocol import NO_TAG, FrameType, Header, greet
 from cs_system.swarmx import member
-from cs_system.swarmx.group import GroupEngine
+from cs_system.swarmx.group import GroupEngine, accept_wafers
+from cs_system.swarmx.health import HeartbeatMonitor
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
-from cs_toolkit.network.connection import shut_down
+from cs_toolkit.network.connection import connect, listen, shut_down
 from tests.processes import wait_until
 from tests.programs.steps.hostile import with_callback
 from tests.systems import descendants_of
 
 from .groups import group, pids_of, train
 from .streamed_steps import Streamed, running_memoryx
+
+TOKEN = "a token"
 
 
 def check_gone(pids: list[int]) -> None:
@@ -69,6 +73,17 @@ class Disturbed(RunHosts):
         wafers = list(super().start(port, count))
         self.act(port, wafers)
         yield from wafers
+
+
+class SteadyWafer:
+    """A wafer that does not end."""
+
+    host, has_ended, exit_code = "", False, None
+
+    def end(self) -> None:
+        return
+
+    kill = end
 
 
 def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: Path) -> None:
@@ -144,6 +159,20 @@ def test_a_wafer_that_dies_at_its_start(stack: Streamed, tmp_path: Path) -> None
     assert time.monotonic() - began_s < 30
     assert len(pids) == 2
     check_gone(pids)
+
+
+def test_a_peer_that_is_no_wafer_gets_the_reason() -> None:
+    with listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(1) as pool:
+        ready = pool.submit(accept_wafers, listener, TOKEN, [SteadyWafer()], HeartbeatMonitor(1, 60.0))
+        with connect(listener.getsockname()) as stranger:
+            stranger.send([Header(FrameType.OPEN, 0, 0).encode()])
+            answer = bytearray(4096)
+            size = stranger.receive_some(memoryview(answer))
+        assert b"got OPEN, expected HELLO" in answer[:size]
+        with connect(listener.getsockname()) as wafer:
+            greet(wafer, TOKEN, 5.0).send(FrameType.JOIN, 0)
+            (channel,) = ready.result()
+            channel.connection.close()
 
 
 def test_unauthenticated_peers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str, int]) -> None:

@@ -288,6 +288,7 @@ class WeightStream:
     def end(self, error: CsSystemError) -> None:
         """End the stream: all waiting calls raise the error."""
         self._failure = self._failure or error
+        self._watchdog.end()
         self._arrived.put(self._failure)
 
 

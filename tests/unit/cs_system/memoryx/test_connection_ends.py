@@ -92,6 +92,14 @@ def serving(stack: Streamed, directory: Path) -> Iterator[Served]:
         listener.shutdown(2)
 
 
+def test_a_connection_that_has_failed_is_no_longer_watched(served: Served) -> None:
+    served.open()
+    (watchdog,) = [thread for thread in served.client._threads if thread.name == "memoryx watchdog"]
+    served.connections[0]._channel.connection.shut_down()
+    watchdog.join(LIMIT_S)
+    assert not watchdog.is_alive()
+
+
 def test_an_update_whose_weights_were_never_sent(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wafer that does not wait for the weights begins the next step, and leaves."""
     may_stream = threading.Event()

@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -133,6 +133,8 @@ class GroupEngine(LayeredEngine):
         self._started_processes: list[MemoryxProcess] = []
         self.wafers: list[Wafer] = []
         self._channels: list[FrameChannel] = []
+        # Of the current wafers: they end with `free`.
+        self._threads: list[threading.Thread] = []
         self._failures_changed = threading.Condition()
         self._failures: list[tuple[int, CsSystemError]] = []
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -218,6 +220,9 @@ class GroupEngine(LayeredEngine):
                 channel.connection.shut_down()
             for wafer in self.wafers[group]:
                 wafer.end()
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join()  # it may still record the failure of its wafer
         for channel in self._channels:
             channel.connection.close()
         self._channels, self.wafers = [], []
@@ -228,7 +233,15 @@ class GroupEngine(LayeredEngine):
         for memoryx in own:
             memoryx.end()
 
+    def _start_thread(self, body: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=body, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
     def _start(self) -> None:
+        # Those of wafers that were ended before concern no later ones.
+        self._failures = []
+        self._ready, self._outputs = queue.SimpleQueue(), queue.SimpleQueue()
         hosts = self._host_pool.gather(self._count)
         addresses, self._started_processes, secret = start_memoryx(
             self._config, self._schedule, hosts.listen, hosts.address
@@ -241,9 +254,7 @@ class GroupEngine(LayeredEngine):
             self._heartbeats = heartbeats = HeartbeatMonitor(self._count, self._config.peer_timeout_s)
             self._stragglers = StragglerMonitor(self._count)
             self._stop_watching = stop = threading.Event()
-            threading.Thread(
-                target=self._watch, args=(heartbeats, self._stragglers, stop), daemon=True
-            ).start()
+            self._start_thread(self._watch, heartbeats, self._stragglers, stop)
             credentials = client_credentials() if hosts.encrypted else None
             self._channels = accept_wafers(listener, token, self.wafers, heartbeats, credentials)
         with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
@@ -257,8 +268,7 @@ class GroupEngine(LayeredEngine):
         assert self._heartbeats is not None
         assert self._stragglers is not None
         for rank in range(self._count):
-            arguments = (rank, self._heartbeats, self._stragglers)
-            threading.Thread(target=self._receive, args=arguments, daemon=True).start()
+            self._start_thread(self._receive, rank, self._heartbeats, self._stragglers)
         model, encrypted = secrets.token_hex(16), encrypt(secret, memoryx_key(token))
         for rank, channel in enumerate(self._channels):
             assignment = WaferAssignment(rank, self._count, coordinator, memoryx, encrypted, model)

@@ -88,7 +88,7 @@ class SteadyWafer:
 
 def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: Path) -> None:
     with group(stack, MemoryxConfig((), tmp_path), 2) as engine:
-        train(engine, stack, 2)
+        expected = train(engine, stack, 2)
         pids = pids_of(engine)
         os.kill(pids[1], signal.SIGKILL)
         began_s = time.monotonic()
@@ -97,7 +97,11 @@ def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: 
         assert time.monotonic() - began_s < 30
         with pytest.raises(WrongOrderError, match="put_state comes before"):
             train(engine, stack, 1)
-    check_gone(pids)
+        engine.free()
+        check_gone(pids)
+        # Wafers that are started again have nothing of this failure.
+        engine.put_state(stack.state)
+        assert train(engine, stack, 2) == expected
 
 
 def test_a_wafer_that_hangs_for_a_while_is_named_and_changes_nothing(

@@ -347,7 +347,17 @@ def memoryx_group() -> None:
 @_MEMORYX_SECRET
 @_THREADS
 @click.option(
-    "--xla-cache", type=click.Path(file_okay=False, path_type=Path), help="Directory of compiled functions."
+    "--xla-cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="For compiled functions.  [default: none]",
+)
+@click.option(
+    "--cache-size",
+    type=click.IntRange(0),
+    default=1024,
+    show_default=True,
+    metavar="MIB",
+    help="Limit for the functions in --xla-cache; 0: no cache.",
 )
 @_PEER_TIMEOUT
 @reporting
@@ -361,6 +371,7 @@ def memoryx_serve(
     memoryx_secret_file: Path | None,
     threads: int | None,
     xla_cache: Path | None,
+    cache_size: int,
 ) -> None:
     """Run MemoryX until SIGTERM or Ctrl-C.
 
@@ -369,6 +380,7 @@ def memoryx_serve(
       cs_system memoryx serve --port=9002 --memoryx-dir=/scratch
       cs_system serve --memoryx=127.0.0.1:9002
     """
+    from cs_system.engine.xla_cache import XlaCache
     from cs_system.memoryx.config import read_memoryx_secret
     from cs_system.memoryx.server import MemoryxOptions
     from cs_system.memoryx.server import serve as run_memoryx
@@ -380,7 +392,8 @@ def memoryx_serve(
     if is_loopback(host):
         credentials = None  # as for all parts of a system on one machine
     secret = read_memoryx_secret(memoryx_secret_file)
-    end_process(run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache, secret, credentials)))
+    cache = XlaCache.of_this_cpu(xla_cache, cache_size * _MIB) if xla_cache and cache_size else None
+    end_process(run_memoryx(MemoryxOptions(host, port, directory, threads, cache, secret, credentials)))
 
 
 @main.command(hidden=True)

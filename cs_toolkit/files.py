@@ -106,6 +106,22 @@ def user_cache_dir() -> Path:
     return Path(base) if Path(base).is_absolute() else Path(os.path.expanduser("~")) / ".cache"  # noqa: PTH111
 
 
+def keep_newest(directory: Path, limit_bytes: int) -> None:
+    """Delete the files of a directory with the oldest modification times until the rest fits the limit."""
+    entries = []
+    for path in directory.iterdir():
+        # Another process that uses the same directory may have just removed it.
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            entries.append((status.st_mtime_ns, status.st_size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= limit_bytes:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
+
+
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON.
 

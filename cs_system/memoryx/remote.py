@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from cs_system.engine.base import Executables
+from cs_system.engine.xla_cache import XlaCache
 from cs_system.errors import MemoryxError
 from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
@@ -63,7 +64,7 @@ class RemoteMemory(ModelMemory):
         executables: Bytes and interface of the functions of its calls, by number.
         directory: Where state and gradients are stored.
         threads: Number of compute threads.
-        xla_cache: Directory of compiled functions; None stores nothing.
+        xla_cache: Compiled functions; None stores nothing.
 
     Raises:
         CsSystemError: the process refuses the model, or there is no room for its state.
@@ -80,16 +81,17 @@ class RemoteMemory(ModelMemory):
         executables: Executables,
         directory: Path,
         threads: int,
-        xla_cache: Path | None,
+        xla_cache: XlaCache | None,
     ) -> None:
         self._step_values: Values | None = None
+        self._xla_cache = xla_cache
         key = secrets.token_hex(32)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = ChildProcess(
                 "cs_memoryx",
                 run_updates,
-                [str(directory), threads, str(xla_cache or ""), key],
+                [str(directory), threads, str(xla_cache.directory if xla_cache else ""), key],
                 [theirs.fileno()],
             )
         self._channel = make_channel(ours, key, is_server=True)
@@ -158,6 +160,8 @@ class RemoteMemory(ModelMemory):
         """End the process, and close the files."""
         self._end_process()
         super().close()
+        if self._xla_cache is not None:
+            self._xla_cache.trim()
 
     def _end_process(self) -> None:
         self._process.end()

@@ -24,6 +24,7 @@ import numpy as np
 
 from cs_system.engine.base import Executables
 from cs_system.engine.machine import limit_threads
+from cs_system.engine.xla_cache import XlaCache
 from cs_system.errors import (
     CsSystemError,
     MemoryxError,
@@ -77,7 +78,7 @@ class MemoryxOptions:
         host, port: Address to listen on; port 0 takes any free one.
         directory: Where state and gradients are stored while a model trains.
         threads: Number of compute threads; None: one for each CPU.
-        xla_cache: Directory of compiled functions; None stores nothing.
+        xla_cache: Compiled functions; None stores nothing.
         secret: Secret that wafers must know.
         credentials: For TLS with wafers; None: without TLS.
     """
@@ -86,7 +87,7 @@ class MemoryxOptions:
     port: int
     directory: Path
     threads: int | None
-    xla_cache: Path | None
+    xla_cache: XlaCache | None
     secret: str = field(repr=False)
     credentials: Credentials | None = None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cs_system.errors import ArtifactRefusedError, WireFormatError
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
-from cs_toolkit.files import replace_file, user_cache_dir
+from cs_toolkit.files import keep_newest, replace_file, user_cache_dir
 from cs_toolkit.step import CompiledStep, Executable
 
 log = logging.getLogger("cs_system.server")
@@ -178,19 +178,3 @@ class ExecutableStore:
             keep_newest(self._directory, self._limit_bytes)
         except OSError as error:
             log.warning("the executable cannot be stored in %s: %s", self._directory, error)
-
-
-def keep_newest(directory: Path, limit_bytes: int) -> None:
-    """Delete the files of a directory with the oldest modification times until the rest fits the limit."""
-    entries = []
-    for path in directory.iterdir():
-        # Another server that uses the same directory may have just removed it.
-        with contextlib.suppress(FileNotFoundError):
-            status = path.stat()
-            entries.append((status.st_mtime_ns, status.st_size, path))
-    total = sum(size for _, size, _ in entries)
-    for _, size, path in sorted(entries):
-        if total <= limit_bytes:
-            break
-        path.unlink(missing_ok=True)
-        total -= size

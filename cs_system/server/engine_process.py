@@ -23,11 +23,11 @@ import numpy as np
 
 from cs_system.engine.base import SharedChunks, WaferMonitor
 from cs_system.engine.state import check_state, select_state
+from cs_system.engine.xla_cache import XlaCache
 from cs_system.errors import CsSystemError, EngineLostError, from_wire
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import step_to_wire
 from cs_system.processes import ChildProcess
-from cs_system.server.artifacts import keep_newest
 from cs_system.server.engine_channel import EngineChannel, Frame, FrameType
 from cs_toolkit.network.frames import FrameError
 from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
@@ -118,13 +118,11 @@ class EnginePool:
 
     Args:
         threads: Number of compute threads of each.
-        cache_dir: Directory of compiled programs; None stores nothing.
-        cache_bytes: Limit for the files in it.
+        cache: Compiled programs; None stores nothing.
     """
 
-    def __init__(self, threads: int, cache_dir: Path | None, cache_bytes: int = 0) -> None:
-        self._arguments = threads, cache_dir
-        self._cache_dir, self._cache_bytes = cache_dir, cache_bytes
+    def __init__(self, threads: int, cache: XlaCache | None) -> None:
+        self._threads, self._cache = threads, cache
         self._lock = threading.Lock()
         self._spare: EngineProcess | None = None
         self._is_first = True
@@ -147,12 +145,9 @@ class EnginePool:
             return self._start()
 
     def trim_cache(self) -> None:
-        """Delete the oldest compiled programs if all of them exceed the limit, which XLA does not know."""
-        if self._cache_dir is not None:
-            try:
-                keep_newest(self._cache_dir, self._cache_bytes)
-            except OSError as error:
-                log.warning("old programs in %s cannot be deleted: %s", self._cache_dir, error.strerror)
+        """Delete the oldest compiled programs if all of them exceed the limit."""
+        if self._cache is not None:
+            self._cache.trim()
 
     def close(self) -> None:
         """End the spare process."""
@@ -165,7 +160,7 @@ class EnginePool:
 
     def _start(self) -> EngineProcess:
         logs_device, self._is_first = self._is_first, False
-        return EngineProcess(*self._arguments, logs_device)
+        return EngineProcess(self._threads, self._cache.directory if self._cache else None, logs_device)
 
 
 class RemoteSteps:

@@ -23,7 +23,8 @@ import grpc.aio
 from cs_stream.errors import ListenError
 from cs_stream.receiver import Receiver
 from cs_system.address import host_port, is_loopback
-from cs_system.engine.machine import cpu_digest, limit_threads
+from cs_system.engine.machine import limit_threads
+from cs_system.engine.xla_cache import XlaCache
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.logs import name_current_run
 from cs_system.monitoring.board import Board, Snapshot
@@ -113,8 +114,10 @@ def serve(options: ServerOptions) -> int:
         # A file left by a killed server must not be mistaken for this one's.
         options.ready_file.unlink(missing_ok=True)
     device = ThreadPoolExecutor(1, thread_name_prefix="device")
-    engines = EnginePool(threads, _xla_cache(options), options.cache_bytes)
-    engines.trim_cache()
+    cache = None
+    if options.cache_dir is not None:
+        cache = XlaCache.of_this_cpu(options.cache_dir / "xla", options.cache_bytes)
+    engines = EnginePool(threads, cache)
     code, busy = asyncio.run(_serve(options, device, engines))
     if busy:
         log.warning("the run did not end in time and is abandoned")
@@ -140,19 +143,6 @@ def _raise_file_limit() -> None:
         )
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _xla_cache(options: ServerOptions) -> Path | None:
-    """Return the directory of XLA's compiled programs; None if there is none."""
-    if options.cache_dir is None:
-        return None
-    directory = options.cache_dir / "xla" / cpu_digest()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        log.warning("compiled programs cannot be stored in %s: %s", directory, error.strerror)
-        return None
-    return directory
 
 
 async def _serve(options: ServerOptions, device: ThreadPoolExecutor, engines: EnginePool) -> tuple[int, bool]:

@@ -89,9 +89,9 @@ def wide_network() -> Streamed:
 
 
 @contextmanager
-def running_memoryx(directory: Path) -> Iterator[tuple[subprocess.Popen[str], MemoryxAddress]]:
+def running_memoryx(directory: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], MemoryxAddress]]:
     """A process of MemoryX, and where it listens."""
-    command = [sys.executable, "-m", "cs_system", "memoryx", "serve", "--port=0"]
+    command = [sys.executable, "-m", "cs_system", "memoryx", "serve", "--port=0", *options]
     process = subprocess.Popen([*command, f"--memoryx-dir={directory}"], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import signal
@@ -15,11 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from cs_system.commands import main
+from cs_system.engine.machine import cpu_digest
 from cs_system.errors import BadOptionError, MemoryxError, StorageFullError
 from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
 from cs_system.memoryx.store import FileLayout, MappedTensors, SharedFiles, file_layouts
 from cs_toolkit.layered_step import shards
 from cs_toolkit.step import TensorSpec
+from tests.processes import wait_until
 
 from .streamed_steps import Streamed, running_memoryx
 
@@ -116,10 +119,14 @@ def test_malformed_addresses(text: str) -> None:
 
 
 def test_a_process_serves_models_in_sequence(stack: Streamed, tmp_path: Path) -> None:
-    with running_memoryx(tmp_path) as (process, address):
+    options = f"--xla-cache={tmp_path / 'xla'}", "--cache-size=1"
+    with running_memoryx(tmp_path, *options) as (process, address):
         with socket.create_connection(address[:2]) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: memoryx\r\n\r\n")
             assert b"not a CSMX stream" in stranger.recv(4096)
+        old = tmp_path / "xla" / cpu_digest() / "old"
+        old.write_bytes(bytes(1 << 20))
+        os.utime(old, (0, 0))
         states = []
         for _ in range(2):
             engine = stack.engine(MemoryxConfig((address,), tmp_path))
@@ -131,6 +138,8 @@ def test_a_process_serves_models_in_sequence(stack: Streamed, tmp_path: Path) ->
             finally:
                 engine.free()
         assert states[0] == states[1]
+        wait_until(lambda: not old.exists())  # the functions are stored, and the limit is kept
+        assert list(old.parent.iterdir())
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
 

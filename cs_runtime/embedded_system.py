@@ -9,18 +9,17 @@ import atexit
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import EmbeddedSystemError
 from cs_system.commands import main as cs_system_main
+from cs_toolkit.temporary import temporary_directory
 from csrun.tasks.environment import program_environment, this_toolkit
 from csrun.tasks.processes import signal_on_parent_death
 
@@ -42,8 +41,8 @@ class EmbeddedSystem:
 
     def __init__(self, log_file: Path, wafers: int = 1) -> None:
         self._log_file, self._owner = log_file, os.getpid()
-        self._directory = Path(tempfile.mkdtemp(prefix="cs-system-"))
-        self._ready = self._directory / "ready.json"
+        self._directory = ExitStack()
+        self._ready = self._directory.enter_context(temporary_directory("cs-system-")) / "ready.json"
         self._address: str | None = None
         flags = ["--port=0", f"--ready-file={self._ready}", f"--num-csx={wafers}"]
         log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +89,7 @@ class EmbeddedSystem:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.close()
 
 
 def read_ready_file(path: Path, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:

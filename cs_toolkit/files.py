@@ -12,34 +12,32 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from cs_toolkit.temporary import temporary_file
+
 MAX_JSON_BYTES = 256 << 20
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Yield a temporary path next to a file for the body to write; it replaces the file at the end.
+def replacing(path: Path, mode: int = 0o666, *, durable: bool = False) -> Iterator[Path]:
+    """Yield an empty file next to a file for the body to write; it replaces the file at the end.
 
     An error in the body leaves the file as it was.
 
     Args:
         path: of the file; its directory must exist.
+        mode: permissions of the new file, without those in the umask.
         durable: sync the file before the replacement, and the directory after it.
 
     Raises:
         OSError: the directory is not writable or is full.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}")
-    try:
+    with temporary_file(path, mode) as temporary:
         yield temporary
         if durable:
             sync(temporary)
         temporary.replace(path)
         if durable:
             sync(path.parent)
-    except BaseException:
-        with suppress(OSError):  # the first error is the one to report
-            temporary.unlink(missing_ok=True)
-        raise
 
 
 def replace_file(
@@ -50,17 +48,14 @@ def replace_file(
     Args:
         path: of the file; its directory must exist.
         content: text is encoded as UTF-8.
-        mode: permissions of the new file, without those in the umask.
+        mode: as in `replacing`.
         durable: as in `replacing`.
 
     Raises:
         OSError: the directory is not writable or is full.
     """
     data = content.encode() if isinstance(content, str) else content
-    with (
-        replacing(path, durable=durable) as temporary,
-        open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file,
-    ):
+    with replacing(path, mode, durable=durable) as temporary, temporary.open("wb") as file:
         file.write(data)
 
 

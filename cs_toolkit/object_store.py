@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cs_toolkit.errors import ToolkitError
+from cs_toolkit.temporary import temporary_directory
 
 # `Path("s3://bucket/key")` has one slash after the colon.
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[^/]+)/(?P<key>.+)")
+_PREFIX = "cs-object-"
 
 PathLike = str | os.PathLike[str]
 
@@ -100,8 +101,8 @@ def uploaded(url: PathLike) -> Iterator[Path]:
     An error in the body leaves the object as it was.
     """
     bucket, key = bucket_of(url), split(url)[1]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "object"
+    with temporary_directory(_PREFIX) as folder:
+        file = folder / "object"
         yield file
         with _reported(url):
             bucket.upload_file(str(file), key)
@@ -111,8 +112,8 @@ def uploaded(url: PathLike) -> Iterator[Path]:
 def downloaded(url: PathLike) -> Iterator[Path]:
     """Yield a file with the contents of an object; it is removed after the body."""
     bucket, key = bucket_of(url), split(url)[1]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / Path(key).name
+    with temporary_directory(_PREFIX) as folder:
+        file = folder / Path(key).name
         with _reported(url):
             bucket.download_file(key, str(file))
         yield file

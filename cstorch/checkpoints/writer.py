@@ -69,8 +69,15 @@ def write(state: Any, path: Path) -> None:
 
 def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
     # Attributes of more than 64 KiB, such as descriptions of large models, need the later format.
+    # The temporary file has a lock already, which NFS would take for a conflict with that of HDF5.
     file = h5py.File(
-        path, "w", libver="v110", alignment_threshold=1, alignment_interval=_ALIGNMENT, track_order=False
+        path,
+        "w",
+        libver="v110",
+        locking=False,
+        alignment_threshold=1,
+        alignment_interval=_ALIGNMENT,
+        track_order=False,
     )
     with file:
         file.attrs[VERSION_KEY] = VERSION

@@ -15,8 +15,7 @@ import hashlib
 import inspect
 import itertools
 import os
-import shutil
-import tempfile
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from cs_toolkit.files import replace_file
+from cs_toolkit.temporary import temporary_directory
 from input_analyzer.tf.rebuild import as_dataset, rebuild, with_arguments
 from input_rules.tf.operations import find_inputs, kind_of
 
@@ -140,6 +140,6 @@ def _data_folder() -> Path:
     if shared is not None:
         (shared / "data").mkdir(exist_ok=True)
         return shared / "data"
-    folder = Path(tempfile.mkdtemp(prefix="input_analyzer_"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(temporary_directory("input_analyzer_"))

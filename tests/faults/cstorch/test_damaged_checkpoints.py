@@ -306,3 +306,9 @@ def test_heaps_that_overlap_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="heaps of texts overlap"):
         cp.load(path)
     assert time.process_time() - began_s < SECONDS
+
+
+def test_a_killed_run_leaves_no_part_of_a_checkpoint_for_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint_7.mdl.4711-0123abcd").write_bytes(b"\x89HDF")
+    cp.save({"a": 1}, tmp_path / "checkpoint_9.mdl")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_9.mdl"]

@@ -8,10 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from estimator.generated_files import _lock, _own_folder
-
 PROGRAM = """
 import os, signal, sys, tempfile
 import numpy as np
@@ -68,22 +64,3 @@ def test_a_killed_process_leaves_no_files_for_the_next(tmp_path: Path) -> None:
         assert len(list(folders.iterdir())) == 1
     assert run("early", "end") == 0
     assert not list(folders.iterdir())
-
-
-def test_the_folder_of_a_running_process_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    running, foreign = tmp_path / "autograph-running", tmp_path / "autograph-file"
-    running.mkdir()
-    foreign.touch()
-    lock = _lock(running)
-    assert lock is not None
-    try:
-        _own_folder(-1)
-        _own_folder(-2)
-        assert running.is_dir()
-        assert foreign.exists()
-        assert len(list(tmp_path.iterdir())) == 4
-    finally:
-        os.close(lock)
-        _own_folder(-3)
-        assert not running.exists()

@@ -164,12 +164,14 @@ class OrderLog:
     Args:
         model_dir: Directory of the run.
         record: Record with which the run begins; entries of later steps are dropped.
+        schedule: The order that the run replays from there on (`schedule_from`).
 
     Raises:
         ModelDirError: The directory is not writable or full.
     """
 
-    def __init__(self, model_dir: Path, record: InputRecord) -> None:
+    def __init__(self, model_dir: Path, record: InputRecord, schedule: bytes = b"") -> None:
+        self._schedule, self._step, self._added = schedule, record.step, 0
         self._path = model_dir / ORDER_FILE_NAME
         size = _ENTRY_BYTES * (1 + record.step)
         try:
@@ -181,7 +183,7 @@ class OrderLog:
             raise ModelDirError(model_dir, error) from error
 
     def add(self, shards: bytes) -> None:
-        """Append the shards of the next steps.
+        """Append the shards of the next steps; warn if they are not those of the schedule.
 
         Raises:
             ModelDirError: The directory is full.
@@ -189,6 +191,16 @@ class OrderLog:
         try:
             with self._path.open("ab") as file:
                 file.write(shards)
+            expected = self._schedule[self._added : self._added + len(shards)]
+            self._added += len(shards)
+            if not shards.startswith(expected):
+                self._schedule = b""
+                log.warning(
+                    "steps %d to %d do not have the order that is replayed: the input has fewer batches than "
+                    "that of the run which has logged it; those that do not exist are left out",
+                    self._step + (self._added - len(shards)) // _ENTRY_BYTES + 1,
+                    self._step + self._added // _ENTRY_BYTES,
+                )
         except OSError as error:
             raise ModelDirError(self._path.parent, error) from error
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cs_runtime import files, run_files
 from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
-from cs_runtime.input_record import InputRecord, OrderLog, append_record
+from cs_runtime.input_record import InputRecord, OrderLog, append_record, schedule_from
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, Observer, State
 from cs_runtime.progress import (
@@ -80,7 +80,9 @@ class TrainingRun:
         self._snapshot: StateReader | None = None
         self._snapshot_record = record = session.input_record
         folder = settings.record_dir or settings.model_dir
-        self._order_log = OrderLog(folder, record) if record.cursors else None
+        self._order_log = (
+            OrderLog(folder, record, schedule_from(settings, record)) if record.cursors else None
+        )
         self.should_stop = False
 
     @property

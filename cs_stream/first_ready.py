@@ -2,7 +2,9 @@
 
 Each worker has its own slots, because the position of a batch is known only when it is taken: batch `seq` of
 a worker is in slot `seq % q` of its q slots. Batches of a worker are taken in order. With a schedule, the
-next batch is that of the shard which the schedule names, whatever else is ready.
+next batch is that of the shard which the schedule names, whatever else is ready. Batches that the schedule
+names and that do not exist, because the input is shorter than that of the run which has logged it, are left
+out, as holes are in the fixed order.
 """
 
 from collections import deque
@@ -50,7 +52,7 @@ class FirstReadyState(RunState):
         # The workers of the batches that are ready, in the order of their arrival.
         self._arrivals: deque[int] = deque()
         self._cursors = list(spec.cursors)
-        self._schedule = unpack_schedule(spec.schedule)
+        self._schedule = deque(unpack_schedule(spec.schedule))
         # By first position: the worker and the batches of a span that is taken and not released.
         self._taken: dict[int, tuple[int, list[_Batch]]] = {}
         super().__init__(spec, run_id)
@@ -80,6 +82,14 @@ class FirstReadyState(RunState):
 
     def _store_hole(self, worker: WorkerEntry) -> None:
         next(self._places[worker.index])
+        # Its entry is the first one of the worker after those of its batches that are ready.
+        ahead = len(self._ready[worker.index])
+        for index, shard in enumerate(self._schedule):
+            if shard % self.spec.num_workers == worker.index:
+                if not ahead:
+                    del self._schedule[index]
+                    break
+                ahead -= 1
         self._free(worker.index, [worker.received])
 
     def take(self, limit: int | None = None) -> tuple[int, int] | None:
@@ -90,6 +100,8 @@ class FirstReadyState(RunState):
         """
         if self._is_finished():
             raise EndOfInputError(f"the input ended at position {self.position}: all workers have ended")
+        while self._schedule and self._is_over(self._schedule[0] % self.spec.num_workers):
+            self._schedule.popleft()
         worker = self._next_ready(0)
         if worker is None:
             return None
@@ -103,15 +115,16 @@ class FirstReadyState(RunState):
         for _ in batches:
             self._ready[worker].popleft()
             self._arrivals.remove(worker)
+            if self._schedule:
+                self._schedule.popleft()
         self._taken[first] = worker, batches
         self.position += len(batches)
         return first, len(batches)
 
     def _next_ready(self, ahead: int) -> int | None:
         """Return the worker of the batch to take after `ahead` batches of a worker; None if it is missing."""
-        at = self.position + ahead - self.spec.first_position
-        if at < len(self._schedule):
-            worker = self._schedule[at] % self.spec.num_workers
+        if ahead < len(self._schedule):
+            worker = self._schedule[ahead] % self.spec.num_workers
             return worker if len(self._ready[worker]) > ahead else None
         return self._arrivals[ahead] if ahead < len(self._arrivals) else None
 
@@ -156,6 +169,10 @@ class FirstReadyState(RunState):
             later.remove(self._freed[worker])
             self._freed[worker] += 1
 
+    def _is_over(self, worker: int) -> bool:
+        """Return True if no batch of a worker is left to take."""
+        return self._workers[worker].phase is WorkerPhase.ENDED and not self._ready[worker]
+
     def _is_finished(self) -> bool:
         ended = all(worker.phase is WorkerPhase.ENDED for worker in self._workers)
         return ended and not self._arrivals
@@ -165,9 +182,8 @@ class FirstReadyState(RunState):
 
     def next_worker(self) -> int:
         """Return the worker of the next position in the schedule, else the one with the fewest batches."""
-        at = self.position - self.spec.first_position
-        if at < len(self._schedule):
-            return self._schedule[at] % self.spec.num_workers
+        if self._schedule:
+            return self._schedule[0] % self.spec.num_workers
         missing = [worker for worker in self._workers if worker.phase is not WorkerPhase.ENDED]
         return min(missing or self._workers, key=lambda worker: worker.received).index
 

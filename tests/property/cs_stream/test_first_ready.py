@@ -183,6 +183,26 @@ def test_a_run_resumes_with_any_number_of_workers_and_its_order_is_replayed(
         assert again.end == rest.end if rest.places else first.end
 
 
+@given(
+    lengths=lengths_of_shards,
+    missing=st.lists(st.integers(0, 12), min_size=6, max_size=6),
+    workers=st.lists(st.integers(1, 6), min_size=2, max_size=2),
+    seed=st.integers(0, 1 << 32),
+)
+def test_batches_that_do_not_exist_any_more_are_left_out_of_a_replayed_order(
+    lengths: list[int], missing: list[int], workers: list[int], seed: int
+) -> None:
+    first, again = (min(count, len(lengths)) for count in workers)
+    whole = Run(start(len(lengths)), first, lengths)
+    whole.go(seed)
+    shorter = [max(0, length - fewer) for length, fewer in zip(lengths, missing, strict=False)]
+    place = InputPosition(len(lengths), 0, cursors=(0,) * len(lengths), schedule=whole.shards)
+    replayed = Run(place, again, shorter)
+    replayed.go(seed + 1)
+    assert replayed.over
+    assert replayed.places == [(shard, batch) for shard, batch in whole.places if batch < shorter[shard]]
+
+
 @given(shards=st.integers(1, 9), position=st.integers(0, 100))
 def test_even_cursors_are_those_of_the_fixed_order(shards: int, position: int) -> None:
     cursors = even_cursors(shards, position)

@@ -185,6 +185,21 @@ def test_the_log_of_the_order_begins_at_the_step_of_the_run_and_is_replayed(tmp_
     assert schedule_from(ready(tmp_path), record) == b""
 
 
+def test_a_replayed_order_from_which_the_input_deviates_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = start_record(ready(tmp_path), 0, 2, "shards")
+    log = OrderLog(tmp_path, begun, pack_schedule([0, 1, 1, 0]))
+    log.add(pack_schedule([0, 1]))
+    assert not caplog.records
+    for _ in range(2):
+        log.add(pack_schedule([0, 0]))
+    (line,) = caplog.messages
+    assert line.startswith("steps 3 to 4 do not have the order that is replayed")
+    OrderLog(tmp_path, begun, pack_schedule([0])).add(pack_schedule([0, 1]))  # longer than the schedule
+    assert len(caplog.messages) == 1
+
+
 def test_the_log_has_room_for_the_largest_number_of_shards(tmp_path: Path) -> None:
     begun = start_record(ready(tmp_path, input_shards=MAX_SHARDS), 0, 2, "shards")
     OrderLog(tmp_path, begun).add(pack_schedule([MAX_SHARDS - 1]))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from cgc.publishing import DirectoryLock
     from cgc.report import CompileReport
 
-_VALIDATE_STAGES = 3
+_VALIDATE_STAGES = 2
 
 
 @dataclass(frozen=True)

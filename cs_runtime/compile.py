@@ -196,13 +196,9 @@ def _log_wait(holder: str) -> None:
     log.info("%s is compiling the same program; waiting for its result", holder)
 
 
-# Stages too short to report: the whole log of a compile should fit a screen.
-_QUICK_STAGES = ("Checking the graph", "Estimating performance", "Writing the report", "Completed")
-
-
-def _log_stage(stage: str, done: int, total: int) -> None:
-    if stage not in _QUICK_STAGES:
-        log.info("compile: %s (%d/%d)", stage, done, total)
+def _log_stage(stage: str, number: int, total: int) -> None:
+    if stage != "Completed":
+        log.info("compile: %s (%d/%d)", stage, number, total)
 
 
 def _write_files(

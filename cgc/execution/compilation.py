@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from cgc.report import CompileReport
     from cs_toolkit.step import StepInterface
 
-# Stages of every compile: checking and rewriting the graph at its start, writing the artifact at its end.
-COMMON_STAGES = 3
+# Stages of every compile: rewriting the graph at its start, writing the artifact at its end.
+COMMON_STAGES = 2
 
-# (stage that begins, stages done, stages in all as far as known); called once more at the end, all done.
+# (stage that begins, its number from 1, stages in all as far as known); called once more at the end, with the
+# number of the last stage.
 Progress = Callable[[str, int, int], None]
 
 
@@ -73,19 +74,19 @@ class Stages:
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total = total
-        self._done = 0
+        self._begun = 0
         self._progress = progress
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Announce a stage, and count it when it has succeeded."""
+        """Count and announce a stage."""
+        self._begun += 1
         self._report(name)
         yield
-        self._done += 1
 
     def expect(self, more: int) -> None:
         """Correct the number of stages that are still to come."""
-        self._total = self._done + more
+        self._total = self._begun + more
 
     def finish(self) -> None:
         """Announce the end."""
@@ -93,11 +94,11 @@ class Stages:
 
     def _report(self, name: str) -> None:
         if self._progress is not None:
-            self._progress(name, self._done, self._total)
+            self._progress(name, self._begun, self._total)
 
 
 def rewrite_step(module: ModuleOp, scanned: OpTable | None, pipeline: str, stages: Stages) -> ModuleOp:
-    """Return a checked and rewritten copy of a module; two stages.
+    """Return a checked and rewritten copy of a module; one stage.
 
     Args:
         module: the step; it is not changed.
@@ -111,12 +112,11 @@ def rewrite_step(module: ModuleOp, scanned: OpTable | None, pipeline: str, stage
     from cgc.passes.pipeline import should_verify
     from cgc.repeats.rewrite import rewrite
 
-    with stages.stage("Checking the graph"):
+    with stages.stage("Rewriting the graph"):
         # Ops verify themselves when they are created and when they are parsed.
         if should_verify():
             verify_module(module)
         step_mode(module)
-    with stages.stage("Rewriting the graph"):
         return rewrite(module, scanned, pipeline)
 
 

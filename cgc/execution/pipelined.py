@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cs_toolkit.step import Precision, StepInterface
 
 # Stages of this mode: `match_step`, `place_replicas`, `compile_pipelined`.
-STAGES = 5
+STAGES = 4
 
 # Attribute of the ops in `kernels.mlir`: the name of the op's kernel.
 KERNEL = "cs.kernel"
@@ -70,7 +70,7 @@ def compile_pipelined(
     notices: tuple[str, ...] = (),
     precision: Precision = "float32",
 ) -> Compiled:
-    """Compile a rewritten step whose kernels are placed; three stages.
+    """Compile a rewritten step whose kernels are placed; two stages.
 
     Args:
         module: the step.
@@ -90,7 +90,6 @@ def compile_pipelined(
         report = replace(build_replicas_report(copies, tried, fabric), notices=notices, precision=precision)
     with stages.stage("Exporting the executable"):
         executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
-    with stages.stage("Writing the report"):
         deltat = copies.performance.overall.deltat_cycles
         texts = {
             CIRH_TEXT: print_module(module),

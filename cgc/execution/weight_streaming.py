@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cs_toolkit.step import Precision
 
 # Stages of `compile_streamed`.
-STAGES = 5
+STAGES = 4
 
 # Stages of `estimate_streamed`.
 ESTIMATE_STAGES = 3
@@ -59,7 +59,6 @@ def compile_streamed(
     report = replace(report, precision=precision)
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
-    with stages.stage("Writing the report"):
         texts = {
             CIRH_TEXT: print_module(step.module),
             SCHEDULE: step.schedule.to_json(),

@@ -13,6 +13,7 @@ from typing import Any, cast, get_args
 from cs_system.address import SystemAddress, host_port
 from cs_system.errors import WireFormatError, clock_text, duration_text
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.figures import format_rate, format_share
 from cs_toolkit.log_lines import escape_controls
 from cs_toolkit.network.frames import FrameError, decode_object
 from cs_toolkit.step import INPUT_BOUND_SHARE, Execution
@@ -459,13 +460,14 @@ def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
     rows += [
         (
             f"csx {number}",
-            f"computes for {wafer.computing:.0%} of the time, gets weights for {wafer.receiving:.0%}",
+            f"computes for {format_share(wafer.computing)} of the time, "
+            f"gets weights for {format_share(wafer.receiving)}",
         )
         for number, wafer in enumerate(run.wafers, 1)
     ]
     if not run.workers:
         return rows
-    step = f"{run.step}, {run.steps_per_s:,.1f} steps/s, {run.samples_per_s:,.0f} samples/s"
+    step = f"{run.step}, {format_rate(run.steps_per_s)} steps/s, {format_rate(run.samples_per_s)} samples/s"
     rows.append(("step", step if run.loss is None else f"{step}, loss {run.loss:.6g}"))
     connected = sum(worker.phase in ("connected", "ended") for worker in run.workers)
     text = f"{connected} of {len(run.workers)} connected"
@@ -477,7 +479,7 @@ def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
         )
     rows.append(("workers", text))
     if run.input_bound:
-        rows.append(("input", f"input-bound: {run.input_wait:.0%} of the time without a batch"))
+        rows.append(("input", f"input-bound: {format_share(run.input_wait)} of the time without a batch"))
     return rows
 
 

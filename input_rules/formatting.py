@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 
+from cs_toolkit import figures
+
 
 def format_bytes(value: float) -> str:
     """Format a number of bytes in the unit that suits it."""
@@ -36,11 +38,13 @@ def format_number(value: float) -> str:
 
 
 def format_percent(part: float) -> str:
-    """Format a fraction as percent: 85 %, 0.61 %, 1,250 %."""
+    """Format a fraction as percent: 85 %, 0.61 %, 1,250 %; never 0 or 100 % unless it is."""
     value = 100 * part
+    if 99 < value <= 100:
+        return figures.format_percent(value, 0)
     if abs(value) >= 10:
         return f"{value:,.0f} %"
-    return f"{value:.2g} %" if abs(value) >= 1e-4 or not value else "0 %"
+    return f"{value:.2g} %" if abs(value) >= 1e-4 or not value else "< 0.0001 %"
 
 
 def plural(count: int, noun: str) -> str:

@@ -12,6 +12,7 @@ from cgc.execution import pipelined, weight_streaming
 from cgc.execution.compilation import COMMON_STAGES, Progress, Stages, rewrite_step
 from cgc.lowering.base import describe
 from cs_toolkit.execution_options import AUTO, ReplicaChoice
+from cs_toolkit.figures import format_percent, format_rate
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -79,7 +80,7 @@ def compile_for(
         if options.execution == "pipelined":
             stages.expect(weight_streaming.ESTIMATE_STAGES)
             raise _add_other_mode(error, optimized, fabric, stages, options.streaming) from None
-        stages.expect(weight_streaming.STAGES + 1)
+        stages.expect(weight_streaming.STAGES + COMMON_STAGES - 1)
         return stages, _stream_instead(
             error,
             lambda why: weight_streaming.compile_streamed(
@@ -108,11 +109,10 @@ def _add_other_mode(
     except CompileError as other:
         text = f"{error}. Weight streaming cannot run it either: {other}"
     else:
-        rate = report.samples_per_s
-        shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
         text = (
-            f"{error}. Weight streaming holds one layer at a time and would run it at {shown} samples/s "
-            f"(batch {report.batch_size}, estimated): compile it with execution weight_streaming, or auto"
+            f"{error}. Weight streaming holds one layer at a time and would run it at "
+            f"{format_rate(report.samples_per_s)} samples/s (batch {report.batch_size}, estimated): "
+            "compile it with execution weight_streaming, or auto"
         )
     return PlacementError(text, error.shortage, error.kernel, error.source)
 
@@ -142,13 +142,13 @@ def _replica_notice(best: Replicated, tried: Sequence[Replicated]) -> str:
     single = best.per_replica
     start = (
         f"num_replicas auto: {best.count:,}, the best predicted rate of the numbers that fit and divide the "
-        f"batch: {best.samples_per_s:,.0f} samples/s. One copy takes {single.active_pes:,} PEs"
+        f"batch: {format_rate(best.samples_per_s)} samples/s. One copy takes {single.active_pes:,} PEs"
     )
     if best.exchange.cycles:
         percent = 100 * best.exchange.cycles / best.step_cycles
-        start += f", draining and exchange of gradients take {percent:.1f}% of a step"
+        start += f", draining and exchange of gradients take {format_percent(percent)} of a step"
     others = [
-        f"{other.count:,} copies would reach {other.samples_per_s:,.0f} samples/s"
+        f"{other.count:,} copies would reach {format_rate(other.samples_per_s)} samples/s"
         for other in (*tried[max(0, at - 1) : at], *tried[at + 1 : at + 2])
     ]
     return "; ".join([start, *others])
@@ -184,5 +184,5 @@ def _fits(active_pes: int, fabric: Fabric) -> str:
     share = 100 * active_pes / fabric.processing_elements
     return (
         f"execution auto: pipelined, because all layers fit the wafer together: they take {active_pes:,} of "
-        f"{fabric.processing_elements:,} PEs ({share:.1f}%)"
+        f"{fabric.processing_elements:,} PEs ({format_percent(share)})"
     )

@@ -15,6 +15,7 @@ from cgc.kernels.graph import Edge
 from cgc.placement.model import Rect
 from cgc.report.model import KernelReport
 from cs_toolkit.fabric import Fabric
+from cs_toolkit.figures import format_percent
 
 BINS = 10  # colors of the utilization scale, each for a tenth of it
 
@@ -199,7 +200,7 @@ def detail(placed: PlacedKernels, window: Window) -> Floorplan:
     """Draw a part of the fabric with kernels, labels and streams."""
     tiles = _tiles(placed, window)
     names = [row.kernel.name for row in placed.kernels]
-    notes = [f"{row.figures.compute_utilization_percent:.0f} %" for row in placed.kernels]
+    notes = [format_percent(row.figures.compute_utilization_percent, 0) for row in placed.kernels]
     return Floorplan(
         window,
         _outline(placed.fabric, window),

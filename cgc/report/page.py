@@ -36,6 +36,7 @@ from cgc.report.pipeline import draw_pipeline
 from cgc.report.suggestions import Reason
 from cgc.report.text import render_verdict, summarize_replicas
 from cs_toolkit.fabric import Fabric
+from cs_toolkit.figures import format_percent, format_rate
 
 # Pixels of a drawing of the whole wafer, of its enlarged part next to it, and of a wafer without such a part.
 _WHOLE_WIDTH, _MAIN_WIDTH, _ONLY_WIDTH = 400.0, 900.0, 1300.0
@@ -170,7 +171,7 @@ def page_environment() -> Environment:
     )
     environment.filters.update(
         thousands=_thousands,
-        percent=_percent,
+        percent=format_percent,
         pixels="{:.1f}".format,
         ms=_ms,
         breakable=_breakable,
@@ -225,14 +226,14 @@ def _build_pipelined_figures(report: CompileReport, part: PipelinedPart) -> list
         "samples_per_s": "estimated for the wafer",
         "compute_samples_per_s": "if only compute counted",
         "transmission_samples_per_s": "if only transmission counted",
-        "active_pes": f"{_percent(overall.active_pes_percent)} of the fabric",
+        "active_pes": f"{format_percent(overall.active_pes_percent)} of the fabric",
         "compute_utilization_percent": "of the time of active PEs",
         "deltat_cycles": time,
     }
     figures = []
     for name, note in notes.items():
         value, definition = getattr(overall, name), DEFINITIONS[name]
-        shown = _percent(value) if name.endswith("percent") else _thousands(value)
+        shown = format_percent(value) if name.endswith("percent") else _thousands(value)
         figures.append(HeadFigure(definition.term, value, shown, note, definition.text))
     return figures
 
@@ -338,7 +339,7 @@ def _build_streamed_figures(report: CompileReport, part: StreamedPart) -> list[H
             "Activations", activations, f"{activations / 1e9:.3g} GB", f"room for {room / 1e9:.3g} GB"
         ),
         HeadFigure(
-            "Active PEs", report.active_pes, f"{report.active_pes:,}", f"{_percent(share)} of the wafer"
+            "Active PEs", report.active_pes, f"{report.active_pes:,}", f"{format_percent(share)} of the wafer"
         ),
     ]
 
@@ -381,13 +382,7 @@ def _draw(
 
 def _thousands(value: float) -> str:
     """Format a number with the digits that a reader can use: 1,559,633 or 12.25."""
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:#.4g}"
-
-
-def _percent(value: float) -> str:
-    if 0 < value < 0.01:
-        return "< 0.01 %"
-    return f"{value:.2f} %" if value < 10 else f"{value:.1f} %"
+    return f"{value:,.0f}" if value == int(value) else format_rate(value)
 
 
 def _breakable(text: str, separators: str) -> Markup:
@@ -488,13 +483,13 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
 
 _FAMILY_COLUMNS = (
     Column("PEs", "active_pes", DEFINITIONS["active_pes"].text, _thousands),
-    Column("PEs, share", "active_pes_percent", DEFINITIONS["active_pes_percent"].text, _percent, " %"),
+    Column("PEs, share", "active_pes_percent", DEFINITIONS["active_pes_percent"].text, format_percent, " %"),
     Column("Slowest, samples/s", "samples_per_s", DEFINITIONS["samples_per_s"].text, _thousands),
     Column(
         "Utilization",
         "compute_utilization_percent",
         DEFINITIONS["compute_utilization_percent"].text,
-        _percent,
+        format_percent,
         " %",
     ),
 )
@@ -507,14 +502,14 @@ _LAYER_FAMILY_COLUMNS = (
         "PE time",
         "pe_time_percent",
         "Share of the kernels' PEs, each for as long as its layer computes",
-        _percent,
+        format_percent,
         " %",
     ),
     Column(
         "Utilization",
         "compute_utilization_percent",
         "Share of that time in which those PEs run kernel code",
-        _percent,
+        format_percent,
         " %",
     ),
 )

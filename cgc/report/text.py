@@ -10,6 +10,13 @@ from cgc.report.families import sum_families, sum_layer_families
 from cgc.report.model import CompileReport, PipelinedPart, ReplicaReport, StreamedPart
 from cgc.report.suggestions import Reason
 from cs_toolkit.fabric import Fabric
+from cs_toolkit.figures import (
+    format_percent,
+    format_rate,
+    format_share,
+    format_table_rate,
+    format_whole_percent,
+)
 
 _TITLE = "Estimated Overall Performance"
 _RULE = "-" * 31
@@ -112,15 +119,15 @@ def _render_pipelined_verdict(part: PipelinedPart, fabric: Fabric) -> str:
     )
     if part.limit.reason is Reason.WAFER_FULL:
         share = part.performance.overall.active_pes_percent
-        line += f"; the kernels take {share:.1f}% of the fabric, larger ones do not fit together"
+        line += f"; the kernels take {_brief(share)} of the fabric, larger ones do not fit together"
     return f"{line}."
 
 
 def _render_streamed_verdict(report: CompileReport, part: StreamedPart) -> str:
     performance = part.performance
-    share = 100 * performance.parts[performance.bound_by] / performance.step_s
+    share = format_share(performance.parts[performance.bound_by] / performance.step_s)
     step = f"{1e3 * performance.step_s:.3g} ms"
-    start = f"Verdict: {performance.bound_by} bounds the rate: {share:.0f}% of a step of {step}"
+    start = f"Verdict: {performance.bound_by} bounds the rate: {share} of a step of {step}"
     helping = next((change for change in report.changes if change.helps), None)
     remark = f"; {helping.change} would be {helping.effect}" if helping else ""
     match performance.bound_by:
@@ -197,21 +204,21 @@ def _render_head(report: CompileReport) -> str:
         overall = report.pipelined.performance.overall
         # Published reports have this head, with whole percentages.
         values = (
-            ("Samples/s", f"{overall.samples_per_s:.1f}"),
-            ("Compute Samples/s", f"{overall.compute_samples_per_s:.1f}"),
-            ("Transmission Samples/s", f"{overall.transmission_samples_per_s:.1f}"),
-            ("Active PEs", f"{share:.0f}%"),
-            ("Compute Utilization", f"{overall.compute_utilization_percent:.0f}%"),
+            ("Samples/s", format_table_rate(overall.samples_per_s)),
+            ("Compute Samples/s", format_table_rate(overall.compute_samples_per_s)),
+            ("Transmission Samples/s", format_table_rate(overall.transmission_samples_per_s)),
+            ("Active PEs", format_whole_percent(share)),
+            ("Compute Utilization", format_whole_percent(overall.compute_utilization_percent)),
         )
     if report.streamed is not None:
         part, micro_batches = report.streamed, report.streamed.performance.micro_batches
         values = (
-            ("Samples/s", f"{report.samples_per_s:.1f}"),
+            ("Samples/s", format_table_rate(report.samples_per_s)),
             ("Execution", "weight streaming"),
             ("Layers", f"{len(part.layers):,}"),
             ("Micro-batches", f"{micro_batches:,} of {part.performance.samples_per_micro_batch:,} samples"),
             ("Recomputed layers", f"{len(part.recomputed):,}"),
-            ("Active PEs", f"{share:.0f}%"),
+            ("Active PEs", format_whole_percent(share)),
         )
     return "\n".join([_TITLE, _RULE, *(_render_label(label, value) for label, value in values)])
 
@@ -241,7 +248,7 @@ def _render_suggestions(report: CompileReport) -> list[str]:
         return []
     lines = ["To go faster:", *(f"  {sentence}" for sentence in report.suggestions)]
     if report.changes:
-        title = f"The step, {report.samples_per_s:,.1f} samples/s now, with one change:"
+        title = f"The step, {format_rate(report.samples_per_s)} samples/s now, with one change:"
         if report.pipelined is not None:
             performance = report.pipelined.performance
             cycles = performance.overall.deltat_cycles
@@ -273,13 +280,13 @@ def _render_kernels(part: PipelinedPart) -> str:
     rows = [
         (
             name,
-            f"{figures.samples_per_s:.1f}",
-            f"{figures.compute_samples_per_s:.1f}",
-            f"{figures.transmission_samples_per_s:.1f}",
+            format_table_rate(figures.samples_per_s),
+            format_table_rate(figures.compute_samples_per_s),
+            format_table_rate(figures.transmission_samples_per_s),
             f"{figures.active_pes}{share}",
-            f"{figures.compute_utilization_percent:.2f}%",
+            _share(figures.compute_utilization_percent),
         )
-        for name, figures, share in [*named, ("overall", overall, f" ({overall.active_pes_percent:.2f}%)")]
+        for name, figures, share in [*named, ("overall", overall, f" ({_share(overall.active_pes_percent)})")]
     ]
     return table(_COLUMNS, rows)
 
@@ -289,9 +296,9 @@ def _render_families(part: PipelinedPart) -> str:
         (
             one.family,
             f"{one.kernels}",
-            f"{one.active_pes} ({one.active_pes_percent:.2f}%)",
-            f"{one.samples_per_s:.1f}",
-            f"{one.compute_utilization_percent:.2f}%",
+            f"{one.active_pes} ({_share(one.active_pes_percent)})",
+            format_table_rate(one.samples_per_s),
+            _share(one.compute_utilization_percent),
         )
         for one in sum_families(part.kernels)
     ]
@@ -315,10 +322,10 @@ def _render_replicas(replicas: ReplicaReport, fabric: Fabric) -> str:
         rows = [
             (
                 f"{other.count}",
-                f"{overall.samples_per_s:.1f}",
-                f"{other.per_replica.samples_per_s:.1f}",
+                format_table_rate(overall.samples_per_s),
+                format_table_rate(other.per_replica.samples_per_s),
                 f"{other.per_replica.active_pes}",
-                f"{overall.active_pes} ({overall.active_pes_percent:.2f}%)",
+                f"{overall.active_pes} ({_share(overall.active_pes_percent)})",
                 f"{other.per_replica.deltat_cycles}",
                 f"{other.exchange.cycles} cycles",
             )
@@ -332,16 +339,18 @@ def summarize_replicas(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[st
     """Return (label, figures) of one copy, all copies and their exchange."""
     copies = replicas.copies
     one, overall, exchange = copies.per_replica, copies.performance.overall, copies.exchange
-    area_of_one = f"on {one.active_pes:,} PEs ({one.active_pes_percent:.2f}%)"
+    area_of_one = f"on {one.active_pes:,} PEs ({_share(one.active_pes_percent)})"
     if copies.count == 1:
-        return [("One copy", f"{one.samples_per_s:,.1f} samples/s {area_of_one}, without an exchange")]
+        return [
+            ("One copy", f"{format_rate(one.samples_per_s)} samples/s {area_of_one}, without an exchange")
+        ]
     times = overall.samples_per_s / one.samples_per_s
     lines = [
-        ("One copy", f"{one.samples_per_s:,.1f} samples/s without the exchange, {area_of_one}"),
+        ("One copy", f"{format_rate(one.samples_per_s)} samples/s without the exchange, {area_of_one}"),
         (
             "All copies",
-            f"{overall.samples_per_s:,.1f} samples/s, {times:.2f} times the rate of one copy, on "
-            f"{overall.active_pes:,} PEs ({overall.active_pes_percent:.2f}%)",
+            f"{format_rate(overall.samples_per_s)} samples/s, {times:.2f} times the rate of one copy, on "
+            f"{overall.active_pes:,} PEs ({_share(overall.active_pes_percent)})",
         ),
     ]
     if not exchange.cycles:
@@ -356,10 +365,19 @@ def summarize_replicas(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[st
         (
             "Emptying",
             f"{exchange.emptying_cycles:,} cycles ({_us(exchange.emptying_cycles, fabric)}) a step, until "
-            f"the last samples have passed; both together {replicas.exchange_percent:.1f}% of a step of "
+            f"the last samples have passed; both together {_brief(replicas.exchange_percent)} of a step of "
             f"{copies.step_cycles:,} cycles",
         ),
     ]
+
+
+def _share(percent: float) -> str:
+    """Format a share as published reports do."""
+    return format_percent(percent, 2, "%")
+
+
+def _brief(percent: float) -> str:
+    return format_percent(percent, unit="%")
 
 
 def _us(cycles: int, fabric: Fabric) -> str:
@@ -370,7 +388,7 @@ def _render_times(part: StreamedPart) -> str:
     """Render the parts of a step's time and their sum."""
     step_s = part.performance.step_s
     rows = [
-        (name, f"{1e3 * seconds:.3f}", f"{100 * seconds / step_s:.1f}%")
+        (name, f"{1e3 * seconds:.3f}", _share(100 * seconds / step_s))
         for name, seconds in [*part.performance.parts.items(), ("step", step_s)]
     ]
     return table(("Time of a step", "ms", "Share"), rows)
@@ -412,8 +430,8 @@ def _render_layer_families(part: StreamedPart) -> str:
             f"{one.kernels:,}",
             f"{one.layers:,}",
             f"{1e3 * one.pace_s:.3f}",
-            f"{one.pe_time_percent:.2f}%",
-            f"{one.compute_utilization_percent:.2f}%",
+            _share(one.pe_time_percent),
+            _share(one.compute_utilization_percent),
         )
         for one in sum_layer_families(part.layers)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -338,7 +339,10 @@ def _percent(row: Mapping[str, Any]) -> str:
     percent = row["percent"]
     if percent is None:
         return "new" if row["a"] is None else "gone" if row["b"] is None else ""
-    return "" if percent == 0 else f"{percent:+.1f} %"
+    if percent == 0:
+        return ""
+    decimals = max(1, -math.floor(math.log10(abs(percent))))
+    return f"{percent:+.{decimals}f} %"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from cs_system.errors import duration_text
 from cs_system.monitoring.board import Snapshot
 from cs_system.monitoring.numbers import figure, si
 from cs_system.monitoring.recorder import CurvePoint
+from cs_toolkit.figures import format_share
 from cs_toolkit.floorplan import Floorplan, PlacedKernel
 
 FOLDER = Path(__file__).parent
@@ -82,7 +83,7 @@ class Page:
             lstrip_blocks=True,
         )
         environment.filters.update(
-            si=si, percent=lambda part: f"{part:.0%}", duration=duration_text, clock=_clock, figure=figure
+            si=si, percent=format_share, duration=duration_text, clock=_clock, figure=figure
         )
         self._document = environment.get_template("status.html.j2")
         self._sections = environment.get_template("sections.html.j2")

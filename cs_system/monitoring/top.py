@@ -24,6 +24,7 @@ from rich.text import Text
 from cs_system.errors import duration_text
 from cs_system.monitoring.numbers import figure, si
 from cs_system.status import RunInfo, SystemInfo, render_table
+from cs_toolkit.figures import format_share
 
 _HISTORY = 60
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -160,7 +161,7 @@ class View:
             Text(f"loss    {loss:>8} {self._spark([value for _, value in history])}"),
         ]
         if run.input_bound:
-            waits = f"input-bound: {run.input_wait:.0%} of the time without a batch"
+            waits = f"input-bound: {format_share(run.input_wait)} of the time without a batch"
             lines.append(Text(waits, style="yellow"))
         lines += [Text(text, style="yellow") for text in (run.late, run.slow) if text]
         if run.bound_by:
@@ -174,7 +175,10 @@ class View:
                 )
             )
         lines += [
-            Text(f"csx {number}: computes {w.computing:.0%}, gets weights {w.receiving:.0%} of the time")
+            Text(
+                f"csx {number}: computes {format_share(w.computing)}, "
+                f"gets weights {format_share(w.receiving)} of the time"
+            )
             for number, w in enumerate(run.wafers, 1)
         ]
         if run.workers:

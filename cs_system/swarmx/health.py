@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from cs_system.engine.base import Utilization
 from cs_system.errors import GroupError
 from cs_system.memoryx.protocol import UNRESPONSIVE_S
+from cs_toolkit.figures import format_share
 from cs_toolkit.network.frames import FrameError, decode_object
 from cs_toolkit.network.liveness import SilenceTimer
 
@@ -181,8 +182,9 @@ class StragglerMonitor:
             others = statistics.median(values[:rank] + values[rank + 1 :])
             if values[rank] > SLOWER * others and values[rank] - others > SHARE:
                 return (
-                    f"CS system {rank + 1} of {len(values)} is slow: it {doing} for {values[rank]:.0%} of "
-                    f"the time, the others for {others:.0%}; they wait for it in every step"
+                    f"CS system {rank + 1} of {len(values)} is slow: it {doing} for "
+                    f"{format_share(values[rank])} of the time, the others for "
+                    f"{format_share(others)}; they wait for it in every step"
                 )
         return None
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit.figures import format_share
 from cs_toolkit.files import read_json, replace_file
 
 FILE_NAME = "progress.json"
@@ -106,7 +107,7 @@ def input_text(waited_share: float) -> str:
 
     if waited_share < INPUT_BOUND_SHARE:
         return "input keeps up"
-    return f"input-bound: {100 * waited_share:.0f}% of the time without a batch"
+    return f"input-bound: {format_share(waited_share)} of the time without a batch"
 
 
 def time_text(seconds: float) -> str:

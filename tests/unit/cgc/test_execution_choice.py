@@ -11,6 +11,7 @@ from cgc.driver import compile_step
 from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution.compilation import CompileOptions
 from cs_toolkit.fabric import load_fabric
+from cs_toolkit.figures import format_rate
 from tests.programs.steps import MLP_TRAIN
 
 FABRIC = load_fabric("cs2")
@@ -53,6 +54,7 @@ def test_auto_streams_weights_where_a_step_does_not_fit_and_reports_by_how_much(
     assert "weight streaming, because the layers do not fit the wafer together" in notice
     assert "take at least 90 PEs, available are 9; the largest is " in notice
     assert stages[-1][0] == "Completed"
+    assert [number for _, number, _ in stages] == [*range(1, len(stages)), len(stages) - 1]
     assert stages[-1][1] == stages[-1][2]
     assert result.artifact.manifest.fabric.processing_elements == 745_500
 
@@ -81,7 +83,7 @@ def test_a_pipeline_that_does_not_fit_is_refused_with_the_other_mode(module, tmp
     with pytest.raises(PlacementError, match=r"compile it with execution weight_streaming, or auto$") as told:
         compile_step(module, tmp_path, CompileOptions(), CROWDED)
     rate = compile_step(module, tmp_path, AUTO, CROWDED).artifact.estimates.samples_per_s
-    assert f"would run it at {rate:,.0f} samples/s" in str(told.value)
+    assert f"would run it at {format_rate(rate)} samples/s" in str(told.value)
 
 
 def test_a_pipeline_that_does_not_fit_is_not_sent_to_a_mode_that_does_not_hold_it_either(module, tmp_path):

@@ -77,7 +77,7 @@ def test_a_run_that_waits_for_a_worker():
     assert text.splitlines()[2:] == [
         "state    WAITING FOR INPUT",
         f"job      job-7 since {clock_text(1_700_000_000.0)} (45 s)",
-        "step     1200, 2,140.2 steps/s, 547,904 samples/s",
+        "step     1200, 2,140 steps/s, 547,904 samples/s",
         "workers  1 of 2 connected; waiting for worker 1 (lost)",
         "queue    2 job(s) waiting",
     ]

@@ -31,7 +31,7 @@ class Offer:
     Raises:
         ArtifactRefusedError: the step is for another fabric or too large, or its executables are not a list
             of at least one with unique names.
-        WireFormatError: a digest is malformed.
+        WireFormatError: the key or a digest is malformed.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class Offer:
 
 
 def _check(step: CompiledStep, fabric: str) -> None:
+    _check_digest(step.key)
     artifact = f"artifact {step.key[:12]}"
     if step.fabric != fabric:
         raise ArtifactRefusedError(
@@ -127,8 +128,12 @@ def _check(step: CompiledStep, fabric: str) -> None:
             "move large constants of the model into variables"
         )
     for executable in step.executables:
-        if len(executable.sha256) != 64 or not set(executable.sha256) <= set("0123456789abcdef"):
-            raise WireFormatError(f"'{executable.sha256}' is not a SHA-256 digest")
+        _check_digest(executable.sha256)
+
+
+def _check_digest(text: str) -> None:
+    if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+        raise WireFormatError(f"{text[:80]!r} is not a SHA-256 digest")
 
 
 def default_cache_dir() -> Path:

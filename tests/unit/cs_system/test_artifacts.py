@@ -260,6 +260,13 @@ def test_a_list_that_is_none_is_refused_before_anything_is_sent(store, executabl
         Offer(replace(step_of(), executables=executables), "cs2", store)
 
 
+@pytest.mark.parametrize("key", ["", "../etc", "\x1b[2J", "A" * 64, "ab" * 2_000_000])
+def test_a_key_that_is_no_digest_is_refused(store, key):
+    # The status of the system contains it.
+    with pytest.raises(WireFormatError, match=r"^'.{0,80}' is not a SHA-256 digest$"):
+        Offer(replace(step_of(), key=key), "cs2", store)
+
+
 def test_a_bug_of_the_system_is_one_for_its_client_too(artifact, client, monkeypatch):
     def broken(*arguments):
         raise KeyError("planted")

@@ -165,6 +165,7 @@ def test_the_unit_of_systemd_is_valid_and_its_options_exist(tmp_path: Path) -> N
     assert command[:2] == ["/opt/cs-toolkit/bin/cs_system", "serve"]
     assert {word.partition("=")[0] for word in command[2:-1]} <= known
     assert command[-1] == "$CS_SYSTEM_OPTIONS"
+    assert "\nOOMPolicy=continue\n" in unit  # else a run that takes all memory ends the system
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("needs systemd-analyze")

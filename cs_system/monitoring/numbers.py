@@ -21,4 +21,4 @@ def figure(value: float) -> str:
     """Format a number with four significant digits, without an exponent where it is readable."""
     if not math.isfinite(value):
         return str(value)
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -160,6 +160,6 @@ def test_numbers_are_short():
     assert [si(value) for value in (0, 0.5, 312, 999.7, 1250, 2.5e6, 7e15)] == [
         "0", "0.5", "312", "1 k", "1.25 k", "2.5 M", "7000 T",
     ]  # fmt: skip
-    assert [figure(value) for value in (0.00012345, 12.3456, 123456.7, float("nan"))] == [
-        "0.0001234", "12.35", "123,457", "nan",
+    assert [figure(value) for value in (0.00012345, 12.3456, 123456.7, 1.42e10, float("nan"))] == [
+        "0.0001234", "12.35", "123,457", "1.42e+10", "nan",
     ]  # fmt: skip

@@ -100,13 +100,15 @@ def test_a_killed_agent_is_noticed_and_its_task_ends_with_it(
     job = start(
         cluster,
         *("--total-nodes=4", "--tasks-per-node=1", "--log-dir=logs", "--grace-period=1"),
-        *("sh", "-c", f'echo "line of $CSRUN_RANK"; {DAEMON} {DEAF}'),
+        # The last line has no end.
+        *("sh", "-c", f'echo "line of $CSRUN_RANK"; {DAEMON} {DEAF.replace("echo", "printf")}'),
     )
     job.wait_for(*ready(4))
     os.kill(agent_of(job, 3), signal.SIGKILL)
     assert job.end() == 1
     assert "worker 2 on cs-node4 is lost: its connection broke; its last lines" in job.stderr
     assert "    line of 3\n" in job.stderr
+    assert "    ready 3\n" in job.stderr
     assert exits(tmp_path / "logs" / "exits")[3]["reason"] == "lost: its connection broke"
     wait(lambda: not job.left())  # the guard of the killed agent ends the task on its node
     wait(lambda: not cluster.jobs())  # Slurm may be cleaning up still

@@ -6,6 +6,7 @@ one. Duplicate keys are errors.
 
 from __future__ import annotations
 
+import math
 import re
 import reprlib
 import sys
@@ -94,6 +95,9 @@ class _LimitedLoader(yaml.SafeLoader):
             raise _error(f"{got} is not a valid {kind}: {error}", node.start_mark) from None
         if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
             raise _error(_LONG_INTEGER, node.start_mark)
+        # An infinity may be meant, such as a limit that is never reached, if the file says so.
+        if isinstance(value, float) and not math.isfinite(value) and "inf" not in node.value.lower():
+            raise _error(f"{node.value} is not a finite number", node.start_mark)
         return value
 
     @staticmethod

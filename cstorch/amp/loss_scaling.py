@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -262,8 +263,8 @@ def _static(scale: str | float | None) -> float:
         found = float(scale or 1.0)
     except ValueError:
         found = -1.0
-    if found <= 0:
-        raise ValueError(f"got loss_scale={scale!r}, expected a positive number or 'dynamic'")
+    if not 0 < found < math.inf:
+        raise ValueError(f"got loss_scale={scale!r}, expected a positive, finite number or 'dynamic'")
     return found
 
 

@@ -7,6 +7,7 @@ groups' values are state of the step, and Python decides nothing about a schedul
 
 from __future__ import annotations
 
+import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ class Scheduler(ABC):
         param_group_tags: Tags = None,
     ) -> None:
         check_optimizer(optimizer)
+        self._refuse_infinities()
         self.optimizer = optimizer
         self.total_iters: Any = total_iters
         self.param_group_tags = _tags(param_group_tags)
@@ -91,6 +93,15 @@ class Scheduler(ABC):
             f"{type(self).__name__} has no schedule: expected a method that returns the value at "
             "self.last_epoch as a tensor"
         )
+
+    def _refuse_infinities(self) -> None:
+        """Check the values that the constructor of a schedule of this package has set."""
+        if type(self).__module__.startswith(f"{__package__}."):  # others may set whatever they need
+            for name, value in vars(self).items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise ScheduleError(
+                        f"{type(self).__name__} got {name} = {value}, expected a finite number"
+                    )
 
     def _closed_form(self) -> torch.Tensor:
         """Return the value at `last_epoch`, from the method that a program may override."""

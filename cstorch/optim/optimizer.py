@@ -332,14 +332,18 @@ def _write(target: dict[str, Any], name: str, value: Any) -> None:
 
 
 def check_not_negative(optimizer: object, **given: float | Tensor) -> None:
-    """Raise an error for negative numbers; tensors are not read.
+    """Raise an error for negative, infinite and undefined numbers; tensors are not read.
 
     Raises:
         OptimizerArgumentError: names the argument and its value.
     """
     for name, value in given.items():
-        if not isinstance(value, torch.Tensor) and not value >= 0:
-            raise argument_error(optimizer, name, value, "a number of at least 0")
+        if isinstance(value, str):
+            raise argument_error(
+                optimizer, name, repr(value), "a number; YAML 1.1 reads 1e-4 as text, and 1.0e-4 as a number"
+            )
+        if not isinstance(value, torch.Tensor) and not 0 <= value < math.inf:
+            raise argument_error(optimizer, name, value, "a finite number of at least 0")
 
 
 def check_betas(optimizer: object, name: str, given: Sequence[float]) -> None:

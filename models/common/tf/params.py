@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -13,9 +14,9 @@ Nonlinearity = Literal["relu", "gelu", "gelu_tanh", "tanh"]
 
 
 class Group(BaseModel):
-    """A group of a parameter file: unknown keys and wrong types are refused."""
+    """A group of a parameter file: unknown keys, wrong types, infinities and NaN are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Input(Group):
@@ -102,7 +103,7 @@ class Optimizer(Group):
     @field_validator("loss_scaling_factor", mode="before")
     @classmethod
     def _is_a_scale(cls, value: Any) -> Any:
-        if value != "dynamic" and not (_is_number(value) and value >= 1):
+        if value != "dynamic" and not (_is_number(value) and 1 <= value < math.inf):
             raise ValueError('expected a number of at least 1, or "dynamic"')
         return value
 

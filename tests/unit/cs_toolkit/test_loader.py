@@ -35,6 +35,8 @@ HOSTILE = {
     ),
     "long integer": ("a: 1\nb: " + "9" * 6000, "2: .*an integer has more than 64 bits"),
     "long hexadecimal integer": ("a: 0x" + "f" * 6000, "1: .*more than 64 bits"),
+    "not finite": ("a: .inf\nb: 1.0e+400\n", "2: .*1.0e.400 is not a finite number"),
+    "no number": ("a: .nan\n", "1: .*.nan is not a finite number"),
     "wrong tag": ("a: !!int x\n", "1: .*'x' is not a valid int"),
     "wrong time": ("a: !!timestamp x\n", "1: .*'x' is not a valid timestamp"),
     "list as a key": ("? [1, 2]\n: 3\n", "1: .*a key must be a text or a number"),

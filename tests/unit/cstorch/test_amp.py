@@ -177,6 +177,8 @@ def test_default_arguments_and_other_forms_of_a_call() -> None:
     assert float(amp.GradScaler("dynamic").loss_scale) == 2.0**31
     assert amp.use_bfloat16() is torch.bfloat16
     assert float(amp.GradScaler().loss_scale) == 1
+    with pytest.raises(ValueError, match="got loss_scale=inf, expected a positive, finite number"):
+        amp.GradScaler(math.inf)
     scaler = amp.GradScaler(loss_scale="8")
     assert float(scaler(torch.tensor(2.0))) == 16
     assert [float(x) for x in scaler.scale([torch.tensor(1.0), torch.tensor(2.0)])] == [8, 16]

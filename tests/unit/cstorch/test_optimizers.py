@@ -101,6 +101,12 @@ def test_refused_arguments_are_the_recorded_ones(case: dict[str, Any]) -> None:
     assert isinstance(raised.value, TypeError | ValueError)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "1e-4"])
+def test_numbers_that_no_step_can_use_are_refused(value: Any) -> None:
+    with pytest.raises(OptimizerArgumentError, match=r"SGD got lr = .*, expected a (finite )?number"):
+        optim.SGD([nn.Parameter(torch.ones(2))], lr=value)
+
+
 RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "SGD": ("SGD", {"lr": 0.1}),
     "SGD-all": (

@@ -384,6 +384,14 @@ def test_tags_that_no_group_has_are_refused() -> None:
     assert [float(group["lr"]) for group in groups] == pytest.approx([0.9, 0.9, 0.5])
 
 
+def test_values_that_are_not_finite_are_refused() -> None:
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(ScheduleError, match="ExponentialLR got decay_rate = inf, expected a finite number"):
+        lr_scheduler.ExponentialLR(optimizer, 0.1, 10, math.inf)
+    with pytest.raises(ScheduleError, match="ConstantLR got learning_rate = nan"):
+        lr_scheduler.PiecewiseConstantLR(optimizer, [0.1, math.nan], [5])
+
+
 def test_a_schedule_gives_adafactor_its_first_rate() -> None:
     weight = torch.nn.Parameter(torch.ones(2, 3))
     weight.grad = torch.full((2, 3), 0.5)

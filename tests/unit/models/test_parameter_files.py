@@ -88,6 +88,21 @@ PHASE = "scheduler: Linear\n      initial_learning_rate: 0.0\n      end_learning
         (
             "fc_mnist",
             "learning_rate: 0.001",
+            "learning_rate: 1e400",
+            "learning_rate",
+            "1e400 is not a finite ",
+        ),
+        ("fc_mnist", "dropout: 0.2", "dropout: .inf", "dropout", "is inf: Input should be a finite number"),
+        (
+            "fc_mnist",
+            "learning_rate: 0.001",
+            "learning_rate: 0.001\n  loss_scaling_factor: .inf",
+            "loss_scaling_factor",
+            'is inf: expected a number of at least 1, or "dynamic"',
+        ),
+        (
+            "fc_mnist",
+            "learning_rate: 0.001",
             "learning_rate: 0.001\n  loss_scaling_factor: 0.5",
             "loss_scaling_factor",
             'is 0.5: expected a number of at least 1, or "dynamic"',

@@ -376,6 +376,13 @@ def _describe_loss(process: str, owner: str, code: int | None, *, has_state: boo
     return f"{process} {how}{why}; the log of {owner} has its last output. {advice}"
 
 
+def _describe_failed_start(process: str, owner: str, reason: str) -> str:
+    return (
+        f"{owner} cannot start {process} ({reason}); its machine or cgroup has no more processes, files or "
+        "memory: start the job again when some are free"
+    )
+
+
 class MemoryxError(CsSystemError):
     """MemoryX is gone, unreachable, or does not understand the wafer; the state there is lost."""
 
@@ -386,6 +393,11 @@ class MemoryxError(CsSystemError):
         """Make the error for the process of a model that has ended; see `EngineLostError.ended`."""
         process = "the process that updates the weights"
         return cls(_describe_loss(process, "MemoryX", code, has_state=has_state))
+
+    @classmethod
+    def not_started(cls, reason: str) -> MemoryxError:
+        """Make the error for the process of a model that could not be started."""
+        return cls(_describe_failed_start("the process that updates the weights", "MemoryX", reason))
 
 
 class WaferLostError(CsSystemError):
@@ -440,6 +452,12 @@ class EngineLostError(CsSystemError):
         """
         process = "the process that computes the job"
         return cls(f"{doing} failed: {_describe_loss(process, 'the CS system', code, has_state=has_state)}")
+
+    @classmethod
+    def not_started(cls, doing: str, reason: str) -> EngineLostError:
+        """Make the error for a process that could not be started."""
+        process = "the process that computes the job"
+        return cls(f"{doing} failed: {_describe_failed_start(process, 'the CS system', reason)}")
 
     @classmethod
     def broken(cls, doing: str, got: str) -> EngineLostError:

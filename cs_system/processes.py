@@ -7,6 +7,7 @@ with the CS system. So the following ones start immediately, instead of after ha
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -56,6 +57,9 @@ class ChildProcess:
         arguments: Arguments of the function.
         descriptors: File descriptors, whose duplicates are appended to the arguments.
         may_fork: Whether it may start child processes itself, from the same fork server.
+
+    Attributes:
+        start_error: Why it could not be started, once it has ended; empty if it was started.
     """
 
     def __init__(
@@ -72,14 +76,23 @@ class ChildProcess:
         self._pid: int | None = None
         self._has_ended = False
         self._exit_code: int | None = None
+        self.start_error = ""
         self._status, status = os.pipe()
-        lifeline, self._lifeline = os.pipe()
         self._close_status = weakref.finalize(self, os.close, self._status)
+        try:
+            lifeline, self._lifeline = os.pipe()
+        except OSError:
+            os.close(status)
+            raise
         self._close_lifeline = weakref.finalize(self, os.close, self._lifeline)
         request: dict[str, Any] = {"name": name, "run": [run.__module__, run.__qualname__]}
         request |= {"arguments": list(arguments), "may_fork": may_fork}
         try:
             _fork_server.fork(json.dumps(request).encode(), [lifeline, status, *descriptors], may_fork)
+        except OSError as error:
+            # The fork server could not be started. The end of the pipe is the end of this process.
+            self.start_error = error.strerror or str(error)
+            _log_start_error(name, self.start_error)
         finally:
             os.close(lifeline)
             os.close(status)
@@ -93,7 +106,7 @@ class ChildProcess:
         """
         self._wait_until(lambda: self._pid is not None or self._has_ended, None)
         if self._pid is None:
-            raise ChildProcessError("the process could not be started; the reason is on stderr")
+            raise ChildProcessError(f"the process could not be started: {self.start_error or 'see the log'}")
         return self._pid
 
     @property
@@ -169,13 +182,16 @@ class ChildProcess:
         return has_come
 
     def _take_message(self) -> None:
-        number = os.read(self._status, NUMBER_BYTES)
-        if number and self._pid is None:
-            self._pid = int.from_bytes(number, "little", signed=True)
+        message = os.read(self._status, NUMBER_BYTES)
+        number = int.from_bytes(message, "little", signed=True)
+        if number > 0 and self._pid is None:
+            self._pid = number
             return
         self._has_ended = True
-        if number:
-            self._exit_code = int.from_bytes(number, "little", signed=True)
+        if self._pid is None:
+            self.start_error = os.strerror(-number) if number else self.start_error
+        elif message:
+            self._exit_code = number
         self._close_status()
         self._close_lifeline()
 
@@ -226,6 +242,7 @@ class _ForkServer:
         self._is_adopted = True
 
     def _start(self) -> None:
+        self._process = None
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Ctrl-C is for the CS system, which ends the processes that it has started. SIGINT is blocked in them
         # from their start, when they do not have their own session yet.
@@ -237,6 +254,9 @@ class _ForkServer:
                     stdin=theirs.fileno(),
                     start_new_session=True,
                 )
+        except OSError:
+            self._requests.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._finalizer = weakref.finalize(self, _stop_fork_server, self._requests, self._process)
@@ -244,7 +264,10 @@ class _ForkServer:
 
 def prepare_child_processes() -> None:
     """Start the fork server, which imports JAX, before the first child process is needed."""
-    _fork_server.prepare()
+    try:
+        _fork_server.prepare()
+    except OSError as error:
+        _log_start_error("the fork server", error.strerror or str(error))
 
 
 def _stop_fork_server(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
@@ -270,6 +293,11 @@ def run_fork_server() -> None:
     for module in _PRELOADED:
         import_module(module)
     gc.freeze()  # keeps the memory pages shared with the forked processes
+    fork_on_request(requests)
+
+
+def fork_on_request(requests: socket.socket) -> None:
+    """Fork a process for each request on a socket, until that is closed; report their ends."""
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
         while True:
@@ -281,17 +309,50 @@ def run_fork_server() -> None:
                     _report(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                     os.close(status)
                     continue
-                request, descriptors, *_ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
-                if not request:  # the CS system is gone, and its child processes end by themselves
+                data, descriptors, flags, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
+                if not data:  # the CS system is gone, and its child processes end by themselves
                     return
-                lifeline, status, *own = descriptors
-                pid = os.fork()
-                if not pid:
-                    _run(json.loads(request), lifeline, own)
-                for descriptor in (lifeline, *own):
+                request = json.loads(data)
+                try:
+                    if flags & socket.MSG_CTRUNC:  # some of the descriptors are lost
+                        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                    pid, ended = _fork(request, *descriptors)
+                except OSError as error:
+                    _log_start_error(request["name"], error.strerror or str(error))
+                    if len(descriptors) > 1:
+                        _report(descriptors[1], -(error.errno or errno.EAGAIN))
+                else:
+                    status = descriptors.pop(1)
+                    _report(status, pid)
+                    selector.register(ended, selectors.EVENT_READ, (pid, status))
+                for descriptor in descriptors:
                     os.close(descriptor)
-                _report(status, pid)
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+
+
+def _fork(request: dict[str, Any], lifeline: int, status: int, *own: int) -> tuple[int, int]:
+    """Fork a process; return its pid, and a descriptor that is readable once it has ended.
+
+    Raises:
+        OSError: there are too many processes or descriptors, or not enough memory.
+    """
+    pid = os.fork()
+    if not pid:
+        _run(request, lifeline, [*own])
+    try:
+        return pid, os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
+def _log_start_error(name: str, reason: str) -> None:
+    log.error(
+        "cannot start %s: %s; free memory, or raise the limits of processes and files (`ulimit -u -n`, "
+        "pids.max and memory.max of the cgroup)",
+        name,
+        reason,
+    )
 
 
 def _report(status: int, number: int) -> None:

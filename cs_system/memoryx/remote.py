@@ -200,6 +200,8 @@ class RemoteMemory(ModelMemory):
             raise error.cause from None
         except OSError:
             self._process.wait(_EXIT_CODE_TIMEOUT_S)
+            if self._process.start_error:
+                raise MemoryxError.not_started(self._process.start_error) from None
             raise MemoryxError.process_ended(self._process.exit_code, has_state=has_state) from None
 
 

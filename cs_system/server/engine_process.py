@@ -132,10 +132,17 @@ class EnginePool:
         # Only while no engine runs: on a GPU, each process takes most of its memory.
         with self._lock:
             if self._spare is None:
-                self._spare = self._start()
+                try:
+                    self._spare = self._start()
+                except OSError as error:
+                    log.warning("no process is started for the next job: %s", error.strerror)
 
     def take(self) -> EngineProcess:
-        """Return the spare process, or a new one."""
+        """Return the spare process, or a new one.
+
+        Raises:
+            OSError: there are not enough file descriptors for it.
+        """
         with self._lock:
             spare, self._spare = self._spare, None
             if spare is not None and spare.is_connected:
@@ -458,6 +465,8 @@ class RemoteEngine:
             self._lose(EngineLostError.broken(doing, str(error)))
         except (ConnectionError, OSError):
             self._process.wait(_EXIT_CODE_TIMEOUT_S)
+            if self._process.start_error:
+                self._lose(EngineLostError.not_started(doing, self._process.start_error))
             has_state = len(self._missing) < len(self.interface.state)
             self._lose(EngineLostError.ended(doing, self._process.exit_code, has_state=has_state))
 

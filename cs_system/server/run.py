@@ -29,6 +29,7 @@ from cs_system.engine.base import ExternalEngine, WaferMonitor, ring_size
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
+    EngineLostError,
     InputFailedError,
     InputMismatchError,
     InputRefusedError,
@@ -490,7 +491,10 @@ class Run:
         """Return the process of this run, a new one if it has crashed."""
         if self._process is None or not self._process.is_connected:
             self._end_process()
-            self._process = self._engines.take()
+            try:
+                self._process = self._engines.take()
+            except OSError as error:
+                raise EngineLostError.not_started("loading", error.strerror or str(error)) from None
         return self._process
 
     def _abort(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -15,7 +16,8 @@ import pytest
 from cs_system import processes
 from cs_system.client import SystemClient, parse_address, this_user
 from cs_system.errors import EngineLostError, ProgramError, ReservationLostError
-from cs_system.server.engine_process import EnginePool
+from cs_system.memoryx.config import MemoryxConfig
+from cs_system.server.engine_process import EnginePool, RemoteEngine
 from tests.processes import is_running, wait_until
 from tests.systems import descendants_of
 
@@ -119,6 +121,25 @@ def test_a_spare_process_that_has_not_started_is_not_waited_for(monkeypatch):
     assert os.read(lifeline, 1) == b"", "it would end as soon as it starts"
     for descriptor in inherited:
         os.close(descriptor)
+
+
+def test_a_process_that_cannot_be_started_is_named_and_the_next_one_is_taken(linear, monkeypatch):
+    pool, fork = EnginePool(1, None), processes._fork_server.fork
+
+    def no_more(*_):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def load():
+        data = {executable.name: b"" for executable in linear.artifact.step.executables}
+        return RemoteEngine(pool.take(), linear.artifact.step, data, 1, MemoryxConfig())
+
+    monkeypatch.setattr(processes._fork_server, "fork", no_more)
+    pool.prepare()
+    with pytest.raises(EngineLostError, match=r"cannot start the process .*\(Resource temporarily unavail"):
+        load().program()
+    monkeypatch.setattr(processes._fork_server, "fork", fork)
+    pool.take().end()
+    pool.close()
 
 
 def test_a_crash_of_the_spare_process_is_no_fault(client, system, linear, helpers):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -179,3 +181,62 @@ def test_ctrl_c_is_only_for_the_program() -> None:
         running.kill()
         assert running.stderr is not None
         assert running.stderr.read() == ""
+
+
+FORK_SERVER = """
+import os, socket, sys
+from cs_system import processes
+name = sys.argv[1]
+real = getattr(os, name)
+def fail_once(*arguments):
+    setattr(os, name, real)
+    raise BlockingIOError(11, os.strerror(11))
+setattr(os, name, fail_once)
+processes.fork_on_request(socket.socket(fileno=0))
+"""
+
+
+@pytest.mark.parametrize("failing", ["fork", "pidfd_open"])
+def test_a_process_that_cannot_be_forked_has_the_reason_and_the_next_one_starts(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client = processes._ForkServer()
+    client.adopt(ours.detach())
+    monkeypatch.setattr(processes, "_fork_server", client)
+    command = [sys.executable, "-c", FORK_SERVER, failing]
+    with theirs, subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE, text=True) as server:
+        process = ChildProcess("cs_test", operator.index, [7])
+        assert process.wait(LIMIT_S)
+        assert (process.exit_code, process.start_error) == (None, "Resource temporarily unavailable")
+        with pytest.raises(ChildProcessError, match="could not be started: Resource temporarily"):
+            _ = process.pid
+        process.kill()
+        process.end()
+        second = ChildProcess("cs_test", operator.index, [8])
+        assert second.wait(LIMIT_S)
+        assert (second.exit_code, second.start_error) == (8, "")
+        theirs.close()
+        client._requests.close()
+        assert server.stderr is not None
+        assert "cannot start cs_test: Resource temporarily unavailable; free mem" in server.stderr.read()
+    assert server.returncode == 0
+
+
+def fail_with(number: int) -> Callable[..., object]:
+    def fail(*_: object, **options: object) -> object:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_fork_server_that_cannot_be_started_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_fork_server", processes._ForkServer())
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", fail_with(errno.ENOMEM))
+        process = ChildProcess("cs_test", operator.index, [7])
+        assert process.wait(LIMIT_S)
+        assert process.start_error == "Cannot allocate memory"
+    second = ChildProcess("cs_test", operator.index, [8])
+    assert second.wait(LIMIT_S)
+    assert second.exit_code == 8

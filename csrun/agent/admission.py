@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import ssl
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,6 +18,8 @@ from csrun.agent.protocol import MAX_AGENT_HEAD_BYTES, Challenge, Hello, Message
 # it out.
 MAX_UNAUTHENTICATED_PEERS = 64
 HANDSHAKE_LIMIT_S = 30.0
+# Pause after a failed accept: without file descriptors, the listener stays ready and every accept fails.
+ACCEPT_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Admission:
         tasks: number of tasks.
         peer_timeout_s: silence after which the machine of a peer counts as lost.
         selector: listener and connections are registered here.
+        say: prints a line for the user.
     """
 
     def __init__(
@@ -57,11 +60,15 @@ class Admission:
         tasks: int,
         peer_timeout_s: float,
         selector: selectors.BaseSelector,
+        say: Callable[[str], object],
     ) -> None:
         self._listener, self._context, self._token = listener, context, token
         self._tasks, self._peer_timeout_s = tasks, peer_timeout_s
-        self._selector = selector
+        self._selector, self._say = selector, say
         selector.register(listener, selectors.EVENT_READ)
+        # Monotonic time at which the paused listener continues; None if it is not paused.
+        self._continue_at_s: float | None = None
+        self._has_failed = self._has_refused = False
         # In the order of their arrival: nonce, and the time at which the peer is dropped.
         self._unauthenticated: dict[Connection, tuple[str, float]] = {}
 
@@ -80,6 +87,9 @@ class Admission:
                 del self._unauthenticated[connection]
                 yield AdmittedAgent(connection, hello, nonce, messages[1:])
             elif messages or not connection.is_open() or now_s > limit_s:
+                if connection.error and not self._has_refused:  # once, as anybody can cause it
+                    self._has_refused = True
+                    self._say(f"a connection to the port of this job was refused: {connection.error}")
                 self._drop(connection)
         self._accept(now_s)
 
@@ -87,9 +97,20 @@ class Admission:
         return 0 <= hello.rank < self._tasks and is_proof(hello.proof, agent_proof(self._token, nonce, hello))
 
     def _accept(self, now_s: float) -> None:
-        with suppress(OSError):  # no connection is waiting
-            for _ in range(self._tasks + MAX_UNAUTHENTICATED_PEERS):
+        if self._continue_at_s is not None:
+            if now_s < self._continue_at_s:
+                return
+            self._continue_at_s = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        for _ in range(self._tasks + MAX_UNAUTHENTICATED_PEERS):
+            try:
                 accepted, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):  # no connection is waiting
+                return
+            except OSError as error:
+                self._pause(now_s, error)
+                return
+            with suppress(OSError):  # the peer has disconnected already
                 accepted.setblocking(False)
                 encrypted = self._context.wrap_socket(
                     accepted, server_side=True, do_handshake_on_connect=False
@@ -102,6 +123,17 @@ class Admission:
                 connection.send(Challenge(nonce))
                 if len(self._unauthenticated) > self._tasks + MAX_UNAUTHENTICATED_PEERS:
                     self._drop(next(iter(self._unauthenticated)))
+
+    def _pause(self, now_s: float, error: OSError) -> None:
+        """Accept nothing for a moment, in which descriptors or memory may become free."""
+        self._continue_at_s = now_s + ACCEPT_PAUSE_S
+        self._selector.unregister(self._listener)
+        if not self._has_failed:
+            self._has_failed = True
+            self._say(
+                f"cannot accept connections of tasks: {error.strerror}; they are accepted as soon as that is "
+                f"possible. Each of the {self._tasks} tasks needs an open file here (`ulimit -n`)"
+            )
 
     def _drop(self, connection: Connection) -> None:
         del self._unauthenticated[connection]

@@ -136,7 +136,7 @@ class JobLoop:
         self._system: SystemWatch | None = None
         self._selector = selectors.DefaultSelector()
         self._admission = Admission(
-            listener, context, token, len(plan.tasks), plan.peer_timeout_s, self._selector
+            listener, context, token, len(plan.tasks), plan.peer_timeout_s, self._selector, self._report.say
         )
 
     def run(self) -> int:

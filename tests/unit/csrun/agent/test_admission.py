@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import selectors
 import socket
 import ssl
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from cs_toolkit.network.frames import HeadedFrames
 from cs_toolkit.security.certificates import create_pinned_context
 from cs_toolkit.security.tls import pinned_context
 from csrun.agent.admission import MAX_UNAUTHENTICATED_PEERS, Admission, AdmittedAgent
@@ -30,7 +32,8 @@ class Port:
         context, _ = create_pinned_context("job")
         self._address = listener.getsockname()
         self._selector = selector
-        self.admission = Admission(listener, context, TOKEN, TASKS, 60.0, selector)
+        self.lines: list[str] = []
+        self.admission = Admission(listener, context, TOKEN, TASKS, 60.0, selector, self.lines.append)
         self.sockets: list[socket.socket] = []
 
     def connect(self) -> socket.socket:
@@ -111,3 +114,38 @@ def test_other_peers_are_dropped(port: Port) -> None:
     assert len(port._selector.get_map()) == 2
     assert port.poll(31.0) == []
     assert late.recv(1) == b""
+
+
+def test_without_descriptors_the_launcher_waits_and_accepts_later(port: Port) -> None:
+    agent = port.connect_agent()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (agent.fileno(), hard))
+    try:
+        for now_s in (0.0, 0.1, 0.6):
+            assert port.poll(now_s) == []
+            assert not port._selector.select(0.0), "it would be tried all the time"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    (line,) = port.lines
+    assert line.startswith("cannot accept connections of tasks: Too many open files; they are accepted as")
+    port.poll(2.0)
+    (found,) = port.introduce(agent)
+    port._selector.unregister(found.connection)
+    found.connection.close()
+
+
+def test_an_agent_of_another_version_is_reported_once(port: Port) -> None:
+    for _ in range(2):
+        agent = port.connect_agent()
+        limit_s = time.monotonic() + 10
+        while not agent.receive() and time.monotonic() < limit_s:
+            port.poll()
+        agent._socket.sendall(HeadedFrames.encode(b'{"type":"hello","version":9}'))
+        while agent.is_open() and time.monotonic() < limit_s:
+            port.poll()
+            agent.receive()
+    (line,) = port.lines
+    assert line.startswith(
+        "a connection to the port of this job was refused: got a frame that cannot be read"
+    )
+    assert line.endswith("use the same version on all nodes")

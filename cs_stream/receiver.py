@@ -110,7 +110,7 @@ class Receiver:
         self._handshakes: dict[ServerLink, None] = {}
         # Unauthenticated peers can cause these lines.
         self._dropped_lines, self._rejected_lines = LineLimiter(_log), LineLimiter(_log)
-        self._accept_lines = LineLimiter(_log)
+        self._accept_lines = LineLimiter(_log, per_minute=1)
         self._is_closed = False
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._accept_all, name="streaming-accept", daemon=True)

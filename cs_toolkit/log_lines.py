@@ -82,12 +82,15 @@ class LineLimiter:
         logger: Where to log.
         per_minute: Maximum number of lines in a minute.
         clock: Returns monotonic seconds.
+
+    Attributes:
+        logger: Where to log.
     """
 
     def __init__(
         self, logger: logging.Logger, per_minute: int = 10, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._logger = logger
+        self.logger = logger
         self._per_minute = per_minute
         self._clock = clock
         self._lock = threading.Lock()
@@ -96,7 +99,7 @@ class LineLimiter:
 
     def log(self, level: int, message: str, *args: object, extra: Mapping[str, object] | None = None) -> None:
         """Log a line unless there were too many in this minute; arguments as of `Logger.log`."""
-        if not self._logger.isEnabledFor(level):
+        if not self.logger.isEnabledFor(level):
             return
         with self._lock:
             now_s = self._clock()
@@ -114,7 +117,7 @@ class LineLimiter:
         if count == self._per_minute:
             message = f"{message} (further lines like this one are left out for %.0f s)"
             args = (*args, rest_s)
-        self._logger.log(level, message, *args, extra=extra)
+        self.logger.log(level, message, *args, extra=extra)
 
 
 FIRST_LINE_S = 7.0

@@ -155,7 +155,7 @@ class _Listener(socket.socket):
         super().__init__(fileno=fileno)
         self._handshakes: list[socket.socket] = []  # in the order of their arrival
         self._accepted = itertools.count(1)
-        self._error_lines = LineLimiter(log)
+        self._error_lines = LineLimiter(log, per_minute=1)
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection, for which the oldest one in its handshake is dropped if there are too many."""

@@ -39,6 +39,8 @@ class Acceptor:
     ) -> None:
         self._listener, self._credentials, self._serve = listener, credentials, serve
         self._lines, self._max_unproved = lines, max_unproved
+        # Without descriptors, every attempt fails until some are free.
+        self._error_lines = LineLimiter(lines.logger, per_minute=1)
         self._lock = threading.Lock()
         # In the order of their arrival.
         self._unproved: dict[Connection, str] = {}
@@ -52,7 +54,7 @@ class Acceptor:
                 sock.close()
 
     def _log_error(self, error: OSError) -> None:
-        self._lines.log(logging.WARNING, "cannot accept a connection: %s", error)
+        self._error_lines.log(logging.WARNING, "cannot accept a connection: %s", error)
 
     def prove(self, connection: Connection) -> bool:
         """Count a connection no longer among the unproved ones; return False if it was dropped."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import socket
 import threading
@@ -386,6 +388,30 @@ def test_a_reader_may_wait_for_a_long_update() -> None:
         reader = StateReader(MemoryxAddress(*address), SECRET, "model", peer_timeout_s=1.5)
         assert reader.get(7, TensorSpec("w", "int32", (3,))).tolist() == [7, 7, 7]
         reader.close()
+
+
+def test_without_descriptors_a_line_comes_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cs_toolkit.network.connection._ACCEPT_PAUSE_S", 0.01)
+    failures = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE))] * 5)
+
+    class Listener(socket.socket):
+        def accept(self) -> tuple[socket.socket, Any]:
+            for failure in failures:
+                raise failure
+            return super().accept()
+
+    listener = Listener(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+    admitted: list[FrameChannel] = []
+    threading.Thread(target=Admission(listener, SECRET, admitted.append).run, daemon=True).start()
+    with connect(listener.getsockname()) as connection:
+        greet(connection, SECRET, 10.0)
+        wait_until(lambda: admitted)
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    (line,) = caplog.messages
+    assert line.startswith("cannot accept a connection: [Errno 24] Too many open files")
 
 
 def test_accepting_ends_when_the_listener_is_shut_down(caplog: pytest.LogCaptureFixture) -> None:

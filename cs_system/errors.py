@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from cs_system.memory import MemoryUse
 from cs_toolkit.errors import EXIT_BUG, ToolkitError
 from cs_toolkit.subclasses import retrieve_all_subclasses
 
@@ -354,7 +355,9 @@ READ_LIMIT_SIGNAL = signal.SIGPROF
 READ_LIMIT_S, READ_LIMIT_S_PER_MIB = 3.0, 1.0
 
 
-def _describe_loss(process: str, owner: str, code: int | None, *, has_state: bool) -> str:
+def _describe_loss(
+    process: str, owner: str, code: int | None, memory: MemoryUse | None, *, has_state: bool
+) -> str:
     """Describe the end of a process that computes, from its exit code: -N for signal N, None if unknown."""
     cause = None if code is None or code >= 0 else signal.Signals(-code)
     if cause == READ_LIMIT_SIGNAL:
@@ -365,7 +368,7 @@ def _describe_loss(process: str, owner: str, code: int | None, *, has_state: boo
     how = "ended" if cause is None else f"was ended by {cause.name} ({signal.strsignal(cause)})"
     why = ""
     if cause == signal.SIGKILL:
-        why = " (the kernel does this when the machine or its cgroup is out of memory)"
+        why = _describe_kill(memory)
     elif cause == signal.SIGABRT:
         why = " (libraries do this when they get no more memory; see `ulimit -v`)"
     advice = (
@@ -374,6 +377,16 @@ def _describe_loss(process: str, owner: str, code: int | None, *, has_state: boo
         else "Start the job again; if that fails, too, the executable may be damaged: compile again"
     )
     return f"{process} {how}{why}; the log of {owner} has its last output. {advice}"
+
+
+def _describe_kill(memory: MemoryUse | None) -> str:
+    use = ""
+    if memory is not None and memory.peak_bytes and memory.limit_bytes:
+        peak, limit = memory.peak_bytes / 1e9, memory.limit_bytes / 1e9
+        use = f"; it used up to {peak:.2f} GB, and {memory.limited_by} has {limit:.2f} GB"
+    if memory is not None and memory.is_killed_for_memory:
+        return f" (by the kernel, for lack of memory{use}: choose a smaller batch, or give it more memory)"
+    return f" (the kernel does this when the machine or its cgroup is out of memory{use})"
 
 
 def _describe_failed_start(process: str, owner: str, reason: str) -> str:
@@ -389,10 +402,10 @@ class MemoryxError(CsSystemError):
     code = "memoryx_failed"
 
     @classmethod
-    def process_ended(cls, code: int | None, *, has_state: bool) -> MemoryxError:
+    def process_ended(cls, code: int | None, memory: MemoryUse | None, *, has_state: bool) -> MemoryxError:
         """Make the error for the process of a model that has ended; see `EngineLostError.ended`."""
         process = "the process that updates the weights"
-        return cls(_describe_loss(process, "MemoryX", code, has_state=has_state))
+        return cls(_describe_loss(process, "MemoryX", code, memory, has_state=has_state))
 
     @classmethod
     def not_started(cls, reason: str) -> MemoryxError:
@@ -442,16 +455,20 @@ class EngineLostError(CsSystemError):
     code = "engine_lost"
 
     @classmethod
-    def ended(cls, doing: str, code: int | None, *, has_state: bool) -> EngineLostError:
+    def ended(
+        cls, doing: str, code: int | None, memory: MemoryUse | None, *, has_state: bool
+    ) -> EngineLostError:
         """Make the error for a process that has ended.
 
         Args:
             doing: The requested operation.
             code: Its exit code, -N for signal N; None if that is not known.
+            memory: Its memory, if it was killed.
             has_state: Whether state is lost.
         """
         process = "the process that computes the job"
-        return cls(f"{doing} failed: {_describe_loss(process, 'the CS system', code, has_state=has_state)}")
+        loss = _describe_loss(process, "the CS system", code, memory, has_state=has_state)
+        return cls(f"{doing} failed: {loss}")
 
     @classmethod
     def not_started(cls, doing: str, reason: str) -> EngineLostError:

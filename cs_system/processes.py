@@ -29,14 +29,17 @@ from typing import Any, NoReturn
 
 from cs_system.errors import CsSystemError, SystemBugError
 from cs_system.logs import LogOptions, set_up_logging
+from cs_system.memory import MemoryUse, count_oom_kills, memory_limit
 from cs_toolkit.garbage import use_infrequent_collection
 
 log = logging.getLogger("cs_system")
 
 END_TIMEOUT_S = 5.0
 
-# Size of the two messages of a child process, its pid and its exit code: signed, little-endian.
+# Size of the numbers in the messages of a child process: its pid; its exit code, and the most memory that it
+# has used in KiB. Signed, little-endian.
 NUMBER_BYTES = 4
+_MAX_NUMBER = 2**31 - 1
 
 Json = str | int
 _PRELOADED = (
@@ -60,6 +63,7 @@ class ChildProcess:
 
     Attributes:
         start_error: Why it could not be started, once it has ended; empty if it was started.
+        memory: The memory of a process that was ended by SIGKILL; otherwise None.
     """
 
     def __init__(
@@ -77,6 +81,8 @@ class ChildProcess:
         self._has_ended = False
         self._exit_code: int | None = None
         self.start_error = ""
+        self.memory: MemoryUse | None = None
+        self._oom_kills = count_oom_kills()
         self._status, status = os.pipe()
         self._close_status = weakref.finalize(self, os.close, self._status)
         try:
@@ -182,8 +188,8 @@ class ChildProcess:
         return has_come
 
     def _take_message(self) -> None:
-        message = os.read(self._status, NUMBER_BYTES)
-        number = int.from_bytes(message, "little", signed=True)
+        message = os.read(self._status, NUMBER_BYTES if self._pid is None else 2 * NUMBER_BYTES)
+        number = int.from_bytes(message[:NUMBER_BYTES], "little", signed=True)
         if number > 0 and self._pid is None:
             self._pid = number
             return
@@ -192,6 +198,10 @@ class ChildProcess:
             self.start_error = os.strerror(-number) if number else self.start_error
         elif message:
             self._exit_code = number
+            if number == -signal.SIGKILL:
+                peak_kib = int.from_bytes(message[NUMBER_BYTES:], "little", signed=True)
+                is_for_memory = count_oom_kills() > self._oom_kills
+                self.memory = MemoryUse(1024 * peak_kib, *memory_limit(), is_for_memory)
         self._close_status()
         self._close_lifeline()
 
@@ -306,7 +316,8 @@ def fork_on_request(requests: socket.socket) -> None:
                     selector.unregister(key.fileobj)
                     os.close(key.fd)
                     pid, status = key.data
-                    _report(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                    _, code, usage = os.wait4(pid, 0)
+                    _report(status, os.waitstatus_to_exitcode(code), min(usage.ru_maxrss, _MAX_NUMBER))
                     os.close(status)
                     continue
                 data, descriptors, flags, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
@@ -355,9 +366,9 @@ def _log_start_error(name: str, reason: str) -> None:
     )
 
 
-def _report(status: int, number: int) -> None:
+def _report(status: int, *numbers: int) -> None:
     with contextlib.suppress(BrokenPipeError):  # the CS system has dropped the process
-        os.write(status, number.to_bytes(NUMBER_BYTES, "little", signed=True))
+        os.write(status, b"".join(number.to_bytes(NUMBER_BYTES, "little", signed=True) for number in numbers))
 
 
 def _run(request: dict[str, Any], lifeline: int, own: list[int]) -> NoReturn:

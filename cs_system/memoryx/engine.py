@@ -119,7 +119,7 @@ class StreamedEngine(LayeredEngine):
             # A process that this one has started may have crashed on a function; its exit code says more.
             for process in self.started_processes:
                 if process.wait(_EXIT_CODE_TIMEOUT_S) and (code := process.exit_code or 0) < 0:
-                    raise MemoryxError.process_ended(code, has_state=False) from None
+                    raise MemoryxError.process_ended(code, process.memory, has_state=False) from None
             raise
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:

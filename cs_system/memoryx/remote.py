@@ -202,7 +202,8 @@ class RemoteMemory(ModelMemory):
             self._process.wait(_EXIT_CODE_TIMEOUT_S)
             if self._process.start_error:
                 raise MemoryxError.not_started(self._process.start_error) from None
-            raise MemoryxError.process_ended(self._process.exit_code, has_state=has_state) from None
+            process = self._process
+            raise MemoryxError.process_ended(process.exit_code, process.memory, has_state=has_state) from None
 
 
 class _WaferGoneError(Exception):

@@ -468,7 +468,8 @@ class RemoteEngine:
             if self._process.start_error:
                 self._lose(EngineLostError.not_started(doing, self._process.start_error))
             has_state = len(self._missing) < len(self.interface.state)
-            self._lose(EngineLostError.ended(doing, self._process.exit_code, has_state=has_state))
+            code, memory = self._process.exit_code, self._process.memory
+            self._lose(EngineLostError.ended(doing, code, memory, has_state=has_state))
 
     def _lose(self, error: EngineLostError) -> NoReturn:
         self._lost = self._lost or error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import operator
 import os
+import re
 import resource
 import signal
 import socket
@@ -240,3 +241,62 @@ def test_a_fork_server_that_cannot_be_started_is_started_later(monkeypatch: pyte
     second = ChildProcess("cs_test", operator.index, [8])
     assert second.wait(LIMIT_S)
     assert second.exit_code == 8
+
+
+OUT_OF_MEMORY = """
+import operator, os, socket, sys, threading
+from cs_system import processes
+open(sys.argv[1], "w").write(str(os.getpid()))
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+if os.fork():
+    theirs.close()
+    processes._fork_server.adopt(ours.detach())
+    process = processes.ChildProcess("cs_test", operator.mul, ["ab", 1 << 29])
+    process.wait()
+    print(process.exit_code, process.memory)
+else:
+    ours.close()
+    processes.fork_on_request(theirs)
+"""
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A cgroup of 150 MB; the file that takes the processes."""
+    for parent, name in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
+        cgroup = Path("/sys/fs/cgroup", parent, f"cs_test_{os.getpid()}")
+        try:
+            cgroup.mkdir()
+        except OSError:
+            continue
+        has_limit = (cgroup / name).exists()
+        if has_limit:
+            (cgroup / name).write_text("150000000")
+            processes_file = cgroup / "cgroup.procs"
+            yield processes_file
+            wait_until(lambda file=processes_file: not file.read_text())  # the fork server ends last
+        cgroup.rmdir()
+        if has_limit:
+            return
+    pytest.skip("no cgroup of memory can be made here")
+
+
+def test_a_kill_by_the_kernel_for_memory_is_known(small_cgroup: Path) -> None:
+    command = [sys.executable, "-c", OUT_OF_MEMORY, str(small_cgroup)]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = re.fullmatch(
+        r"-9 MemoryUse\(peak_bytes=(\d+), limit_bytes=1499\d+, limited_by='its cgroup', "
+        r"is_killed_for_memory=True\)\n",
+        output,
+    )
+    assert found is not None, output
+    assert 100e6 < int(found[1]) < 200e6
+
+
+def test_the_memory_of_a_killed_process_is_known() -> None:
+    process = ChildProcess("cs_test", time.sleep, [1000])
+    process.kill()
+    assert process.wait(LIMIT_S)
+    memory = process.memory
+    assert memory is not None
+    assert 1e6 < memory.peak_bytes < memory.limit_bytes

@@ -9,8 +9,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, chdir, contextmanager
+from contextlib import AbstractContextManager, chdir, contextmanager, suppress
+from functools import cache
 from importlib import import_module
+from importlib.abc import Loader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -253,6 +256,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """In a fresh checkout, let each worker rewrite the asserts of a part of all files.
+
+    Workers collect the same files at the same time: each would rewrite all of them, 5 s of a CPU.
+    """
+    worker, rewriter = os.environ.get("PYTEST_XDIST_WORKER", ""), session.config.pluginmanager.rewrite_hook
+    if not worker or not isinstance(rewriter, Loader):
+        return
+    tests = Path(__file__).parent
+    files = sorted([*tests.rglob("test_*.py"), *tests.rglob("conftest.py")])
+    for file in files[int(worker[2:]) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]:
+        spec = spec_from_file_location("a test", file, loader=rewriter)
+        module = module_from_spec(spec)
+        module.__dict__["__builtins__"] = {}  # its first import fails, after its code has been stored
+        with suppress(ImportError):
+            rewriter.exec_module(module)
+
+
 def pytest_collection_finish() -> None:
     """Exclude imported modules from garbage collection.
 
@@ -266,6 +287,7 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
+@cache
 def _room(file: Path) -> str:
     """Return the path of a file below the tests."""
     return file.relative_to(Path(__file__).parent).as_posix()
@@ -274,7 +296,10 @@ def _room(file: Path) -> str:
 def _group(nodeid: str) -> str:
     """Return the group of tests for one worker: a file, a folder of `IN_TURN`, or a guide."""
     file = nodeid.partition("::")[0]
+    return nodeid if file.startswith("tests/guides/") else _group_of_file(file)
+
+
+@cache
+def _group_of_file(file: str) -> str:
     _, room, *folders = Path(file).parts
-    if room == "guides":
-        return nodeid
     return IN_TURN.get(f"{room}/{folders[0]}" if folders else room) or IN_TURN.get(room, file)

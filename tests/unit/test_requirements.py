@@ -49,7 +49,7 @@ NOT_IMPORTED = {
 }
 
 
-DISTRIBUTIONS = packages_distributions()
+_distributions = cache(packages_distributions)  # half a second: not while tests are collected
 
 
 def normal(name: str) -> str:
@@ -80,7 +80,7 @@ def imported(path: Path) -> set[str]:
 @cache
 def having(module: str) -> set[str]:
     """Distributions that have a module."""
-    return set(map(normal, DISTRIBUTIONS.get(module, ())))
+    return set(map(normal, _distributions().get(module, ())))
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def serving_process(folder: Path) -> int:
 
 def test_an_input_that_raises_in_a_worker_shows_its_traceback(system: RunningSystem, tmp_path: Path) -> None:
     """Record 100 is in no first batch, which the chief reads itself."""
-    flags = [f"--cs_ip={system.address}", f"--steps={STEPS}", "--workers=2", "--broken=100"]
+    flags = [f"--cs_ip={system.address}", f"--steps={STEPS}", "--broken=100"]
     job = start(tmp_path, [sys.executable, PROGRAM, *flags])
     output = finish(job, tmp_path)
     assert job.returncode == 1, output
@@ -150,7 +150,7 @@ import cerebras.pytorch as cstorch
 import torch
 from modelzoo.inputs import batches
 
-cstorch.configure(mgmt_address=sys.argv[1], num_workers_per_csx=2)
+cstorch.configure(mgmt_address=sys.argv[1], num_workers_per_csx=1)
 cstorch.amp.set_half_dtype("bfloat16")
 cstorch.amp.enable_mixed_precision()
 assert cstorch.amp.get_floating_point_dtype() is torch.bfloat16

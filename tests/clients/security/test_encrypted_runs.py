@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
-import cerebras_pytorch.experimental as cstorch
+from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from tests.certificates import SiteCertificates
 from tests.faults.run.training_jobs import checkpoint, finish, launch
 from tests.processes import wait_until
 from tests.systems import RunningSystem, running_system
 
-ROOT = Path(__file__).parents[3]
-DIGITS = ROOT / "tests" / "clients" / "cstorch" / "programs" / "digits.py"
 LIMIT_S = 100.0
+STEPS = 30
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +31,19 @@ def make_directory(directory: Path) -> Path:
     return directory
 
 
+def train(system: RunningSystem, folder: Path, tasks: int = 2, **environment: str) -> dict[str, np.ndarray]:
+    """Return the checkpoint of a job."""
+    code, output = finish(launch(system, folder, STEPS, tasks, **environment))
+    assert code == 0, output + system.log()
+    return checkpoint(folder)
+
+
+def assert_equal(plain: dict[str, np.ndarray], encrypted: dict[str, np.ndarray]) -> None:
+    assert plain["state.global_step"] == STEPS
+    assert plain.keys() == encrypted.keys()
+    assert all((plain[key] == encrypted[key]).all() for key in plain)
+
+
 def test_pipelined_run_with_workers(site: SiteCertificates, tmp_path: Path) -> None:
     results = []
     for name, flags, environment in (
@@ -41,15 +51,9 @@ def test_pipelined_run_with_workers(site: SiteCertificates, tmp_path: Path) -> N
         ("tls", [f"--certs={site.system.directory}"], {"CS_CERTS": str(site.user.directory)}),
     ):
         with running_system(make_directory(tmp_path / f"{name}-system"), flags) as system:
-            folder = make_directory(tmp_path / name)
-            code, output = finish(launch(system, folder, 30, tasks=3, **environment))
-            assert code == 0, output
-            results.append(checkpoint(folder))
+            results.append(train(system, make_directory(tmp_path / name), tasks=3, **environment))
             assert ("TLS with the certificate" in system.log()) == (name == "tls")
-    plain, encrypted = results
-    assert plain
-    assert plain.keys() == encrypted.keys()
-    assert all((plain[key] == encrypted[key]).all() for key in plain)
+    assert_equal(*results)
 
 
 def test_job_without_certificate_is_refused_before_it_starts(site: SiteCertificates, tmp_path: Path) -> None:
@@ -77,30 +81,17 @@ def encrypted_group(site: SiteCertificates, directory: Path) -> Iterator[Running
             member.wait(LIMIT_S)
 
 
-def train_digits(system: RunningSystem, folder: Path, **environment: str) -> dict[str, torch.Tensor]:
-    command = [str(ROOT / "bin" / "csrun_cpu"), "--alloc-node=False", "python", str(DIGITS)]
-    flags = ["--steps=10", "--num_csx=2", f"--cs_ip={system.address}"]
-    done = subprocess.run(
-        [*command, *flags],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr + system.log()
-    saved: Any = cstorch.load(folder / "model_dir" / "checkpoint_10.mdl")
-    return {name: torch.as_tensor(value) for name, value in saved["model"].items()}
-
-
 def test_weight_streaming_on_a_group(site: SiteCertificates, tmp_path: Path) -> None:
     """Leader, member, wafers and MemoryX use TLS between each other; the collectives of JAX do not."""
+    settings = {
+        EXECUTION_VARIABLE: "weight_streaming",
+        "NUM_CSX": "2",
+        "COMPILE_DIR": str(tmp_path / "artifacts"),
+    }
     with running_system(make_directory(tmp_path / "plain-system"), ["--num-csx=2"]) as system:
-        plain = train_digits(system, make_directory(tmp_path / "plain"))
+        plain = train(system, make_directory(tmp_path / "plain"), **settings)
     with encrypted_group(site, make_directory(tmp_path / "tls-system")) as system:
-        encrypted = train_digits(system, make_directory(tmp_path / "tls"), CS_CERTS=str(site.user.directory))
+        settings["CS_CERTS"] = str(site.user.directory)
+        encrypted = train(system, make_directory(tmp_path / "tls"), **settings)
         assert "not encrypted" in system.log()
-    assert plain
-    assert plain.keys() == encrypted.keys()
-    assert all(torch.equal(plain[name], encrypted[name]) for name in plain)
+    assert_equal(plain, encrypted)

@@ -185,7 +185,7 @@ def test_a_host_call_in_python_is_computed_on_the_host(
         assert on_cs[name] == pytest.approx(value, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["a[1]*b?", "two words\nand a line", "-dash", "ünï✓ \\'\"%s{x}$"])
+@pytest.mark.parametrize("name", ["-a[1]*b?", "two words\nand ünï✓ \\'\"%s{x}$"])
 def test_odd_names_of_model_dir(
     tiny: Tiny,
     tiny_input: InputFn,

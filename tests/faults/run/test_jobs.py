@@ -38,8 +38,10 @@ def test_input_of_a_worker_that_raises_ends_the_run_with_its_traceback(
     wait_idle(system)
 
 
-def test_tasks_that_disagree_on_the_input_say_so_in_every_log(system: RunningSystem, tmp_path: Path) -> None:
-    code, output = finish(launch(system, tmp_path, 1000, FAULT="differ"))
+def test_tasks_that_disagree_on_the_input_say_so_in_every_log(
+    system: RunningSystem, forked: tuple[str, ...], tmp_path: Path
+) -> None:
+    code, output = finish(launch(system, tmp_path, 1000, before=forked, FAULT="differ"))
     assert code == 1, output
     difference = (
         r"worker 1 on \S+ has another input than the chief: "
@@ -59,11 +61,13 @@ def test_worker_that_is_killed_ends_the_run(system: RunningSystem, tmp_path: Pat
     wait_idle(system)
 
 
-def test_killed_job_continues_bit_for_bit(system: RunningSystem, tmp_path: Path) -> None:
+def test_killed_job_continues_bit_for_bit(
+    system: RunningSystem, forked: tuple[str, ...], tmp_path: Path
+) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    code, output = finish(launch(system, whole, 60))
+    code, output = finish(launch(system, whole, 60, before=forked))
     assert code == 0, output
 
     job = launch(system, broken, 1_000_000, FAULT="slow")
@@ -75,7 +79,7 @@ def test_killed_job_continues_bit_for_bit(system: RunningSystem, tmp_path: Path)
     wait_idle(system)
     assert 20 <= checkpoint(broken)["state.global_step"] < 60
 
-    code, output = finish(launch(system, broken, 60))
+    code, output = finish(launch(system, broken, 60, before=forked))
     assert code == 0, output
     assert_equal_bit_for_bit(whole, broken)
 

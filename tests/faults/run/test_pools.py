@@ -40,10 +40,10 @@ def job_folder(tmp_path: Path, name: str) -> Path:
 
 
 def test_jobs_that_start_together_train_on_different_systems(
-    systems: list[RunningSystem], tmp_path: Path
+    systems: list[RunningSystem], forked: tuple[str, ...], tmp_path: Path
 ) -> None:
     folders = [job_folder(tmp_path, f"job-{number}") for number in range(2)]
-    jobs = [launch(pool(systems), folder, LONG) for folder in folders]
+    jobs = [launch(pool(systems), folder, LONG, before=forked) for folder in folders]
     # Both train at the same time.
     for job, folder in zip(jobs, folders, strict=True):
         wait_for_log(folder, "global step", job)
@@ -59,10 +59,10 @@ def test_jobs_that_start_together_train_on_different_systems(
 
 
 def test_a_job_whose_system_is_lost_resumes_on_another_one(
-    systems: list[RunningSystem], tmp_path: Path
+    systems: list[RunningSystem], forked: tuple[str, ...], tmp_path: Path
 ) -> None:
     folder, whole = job_folder(tmp_path, "job"), job_folder(tmp_path, "whole")
-    job = launch(pool(systems), folder, LONG, FAULT="slow")
+    job = launch(pool(systems), folder, LONG, before=forked, FAULT="slow")
     wait_for_log(folder, "saved step [1-9]", job)
     (address,) = re.findall(r"using the CS system at (\S+),", (folder / "logs" / "chief-0.log").read_text())
     lost = next(system for system in systems if system.address == address)
@@ -70,11 +70,11 @@ def test_a_job_whose_system_is_lost_resumes_on_another_one(
     code, output = finish(job)
     assert code == 1, output
     reached = int(checkpoint(folder)["state.global_step"])
-    code, output = finish(launch(pool(systems), folder, reached + 30))
+    code, output = finish(launch(pool(systems), folder, reached + 30, before=forked))
     assert code == 0, output
     assert f"skipping the CS system at {address}" in output
     (other,) = [system for system in systems if system is not lost]
     assert f"using the CS system at {other.address}" in output
-    code, output = finish(launch(other, whole, reached + 30))
+    code, output = finish(launch(other, whole, reached + 30, before=forked))
     assert code == 0, output
     assert_equal_bit_for_bit(whole, folder, reached + 30)

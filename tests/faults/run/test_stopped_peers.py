@@ -57,13 +57,13 @@ def step_of(system: RunningSystem) -> int:
     ],
 )
 def test_parts_that_are_stopped_continue_bit_for_bit(
-    system: RunningSystem, tmp_path: Path, execution: str, seconds: float
+    system: RunningSystem, forked: tuple[str, ...], tmp_path: Path, execution: str, seconds: float
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     environment = {EXECUTION_VARIABLE: execution, "NUM_CSX": str(1 + (execution == "weight_streaming"))}
     for folder in (whole, stopped):
         folder.mkdir()
-    code, output = finish(launch(system, whole, STEPS, **environment))
+    code, output = finish(launch(system, whole, STEPS, before=forked, **environment))
     assert code == 0, output
     job = launch(system, stopped, STEPS, FAULT="slow", **environment)
     wait_for_log(stopped, "saved step 20$", job)

@@ -43,18 +43,18 @@ class Streaming(SimpleNamespace):
     Attributes:
         system: RunningSystem.
         memoryx_dir: Path.
+        forked: The words before a program.
         listening: The sockets at which it listens while it is idle.
     """
 
 
 @pytest.fixture(scope="module")
-def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
+def streaming(forked: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
     memoryx_dir = tmp_path_factory.mktemp("memoryx")
     flags = ["--num-csx=2", f"--memoryx-dir={memoryx_dir}"]
     with running_system(tmp_path_factory.mktemp("group"), flags) as system:
-        yield Streaming(
-            system=system, memoryx_dir=memoryx_dir, listening=set(listening_sockets(system.process.pid))
-        )
+        listening = set(listening_sockets(system.process.pid))
+        yield Streaming(system=system, memoryx_dir=memoryx_dir, forked=forked, listening=listening)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,8 @@ def whole(streaming: Streaming, tmp_path_factory: pytest.TempPathFactory) -> Cal
     def folder(num_csx: int) -> Path:
         if num_csx not in found:
             found[num_csx] = tmp_path_factory.mktemp(f"whole-{num_csx}")
-            job = launch(streaming.system, found[num_csx], STEPS, NUM_CSX=str(num_csx))
+            folder, before = found[num_csx], streaming.forked
+            job = launch(streaming.system, folder, STEPS, before=before, NUM_CSX=str(num_csx))
             code, output = finish(job)
             assert code == 0, output
         return found[num_csx]
@@ -99,7 +100,8 @@ def check_nothing_is_left(streaming: Streaming) -> None:
 def check_continues(streaming: Streaming, whole: Path, broken: Path, num_csx: int) -> None:
     """Check that the job resumes from a checkpoint and ends with the undisturbed job's numbers."""
     assert 20 <= checkpoint(broken)["state.global_step"] < STEPS
-    code, output = finish(launch(streaming.system, broken, STEPS, NUM_CSX=str(num_csx)))
+    before = streaming.forked
+    code, output = finish(launch(streaming.system, broken, STEPS, before=before, NUM_CSX=str(num_csx)))
     assert code == 0, output
     assert_equal_bit_for_bit(whole, broken, STEPS)
     check_nothing_is_left(streaming)
@@ -113,7 +115,8 @@ def running(
     flags: tuple[str, ...] = (),
 ) -> subprocess.Popen[str]:
     """Start a job, and return it once it has written a checkpoint."""
-    job = launch(streaming.system, folder, steps, flags=flags, FAULT="slow", NUM_CSX=str(num_csx))
+    settings = {"FAULT": "slow", "NUM_CSX": str(num_csx)}
+    job = launch(streaming.system, folder, steps, flags=flags, before=streaming.forked, **settings)
     wait_for_log(folder, "saved step 20$", job)
     return job
 
@@ -181,12 +184,12 @@ def test_a_job_whose_system_lost_a_process_continues_bit_for_bit(
     check_continues(streaming, whole(num_csx), tmp_path, num_csx)
 
 
-def test_a_killed_system_takes_wafers_and_memoryx_with_it(tmp_path: Path) -> None:
+def test_a_killed_system_takes_wafers_and_memoryx_with_it(forked: tuple[str, ...], tmp_path: Path) -> None:
     state, server = tmp_path / "state", tmp_path / "server"
     state.mkdir()
     server.mkdir()
     with running_system(server, ["--num-csx=2", f"--memoryx-dir={state}"]) as system:
-        job = launch(system, tmp_path, 1_000_000, FAULT="slow", NUM_CSX="2")
+        job = launch(system, tmp_path, 1_000_000, before=forked, FAULT="slow", NUM_CSX="2")
         wait_for_log(tmp_path, "saved step 20$", job)
         parts = parts_of(system.process.pid)
         assert len(parts) == 3
@@ -237,7 +240,7 @@ def test_a_clock_that_is_set_disturbs_no_group(
             for name, value in clock.environment().items():
                 patch.setenv(name, value)
             system = stack.enter_context(running_system(server, ["--num-csx=2"]))
-        job = launch(system, tmp_path, STEPS, FAULT="slow", NUM_CSX="2")
+        job = launch(system, tmp_path, STEPS, before=streaming.forked, FAULT="slow", NUM_CSX="2")
         for step, hours in ((20, 5), (40, -5), (60, 24)):
             wait_for_log(tmp_path, f"saved step {step}$", job)
             clock.jump(3600 * hours)
@@ -252,7 +255,9 @@ def limit_files(pid: int, limits: tuple[int, int]) -> None:
         resource.prlimit(each, resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(
+    forked: tuple[str, ...], tmp_path: Path
+) -> None:
     state, server = tmp_path / "state", tmp_path / "server"
     state.mkdir()
     server.mkdir()
@@ -265,7 +270,7 @@ def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(t
         with running_system(server, [f"--memoryx={address}"]) as system:
             # No file of MemoryX gets a byte, as on a disk that is full.
             limit_files(memoryx.pid, (0, limits[1]))
-            code, output = finish(launch(system, tmp_path, 20))
+            code, output = finish(launch(system, tmp_path, 20, before=forked))
             assert code == 1, output
             wanted = (
                 rf"MemoryX needs [\d,]+ bytes in {state}, where [\d,]+ are free; free some, or name another"
@@ -276,7 +281,7 @@ def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(t
             assert not list(state.iterdir())
 
             limit_files(memoryx.pid, limits)
-            code, output = finish(launch(system, tmp_path, 20))
+            code, output = finish(launch(system, tmp_path, 20, before=forked))
             assert code == 0, output
             wait_idle(system)
     finally:

@@ -45,8 +45,10 @@ def names_by_track(found: dict[str, Any]) -> dict[tuple[str, str], list[str]]:
     return names
 
 
-def test_the_timeline_of_a_job_shows_what_every_process_did(system: RunningSystem, tmp_path: Path) -> None:
-    code, output = finish(launch(system, tmp_path, 60))
+def test_the_timeline_of_a_job_shows_what_every_process_did(
+    system: RunningSystem, forked: tuple[str, ...], tmp_path: Path
+) -> None:
+    code, output = finish(launch(system, tmp_path, 60, before=forked))
     assert code == 0, output
     found = trace(tmp_path)
     assert found["otherData"]["clock_error_s"] == 0.0  # all on one host
@@ -63,8 +65,10 @@ def test_the_timeline_of_a_job_shows_what_every_process_did(system: RunningSyste
     assert last == 60
 
 
-def test_a_batch_is_received_after_it_was_made(system: RunningSystem, tmp_path: Path) -> None:
-    code, output = finish(launch(system, tmp_path, 40, tasks=2))
+def test_a_batch_is_received_after_it_was_made(
+    system: RunningSystem, forked: tuple[str, ...], tmp_path: Path
+) -> None:
+    code, output = finish(launch(system, tmp_path, 40, tasks=2, before=forked))
     assert code == 0, output
     events = [event for event in trace(tmp_path)["traceEvents"] if event["ph"] == "X"]
     made = {e["args"]["batch"]: e["ts"] + e["dur"] for e in events if e["name"] == "input function"}
@@ -112,7 +116,9 @@ def test_a_killed_job_has_a_timeline(system: RunningSystem, tmp_path: Path) -> N
     assert "prime the input" in names["chief", "phases"]
 
 
-def test_the_timeline_of_weight_streaming_has_wafers_and_memoryx(tmp_path: Path) -> None:
+def test_the_timeline_of_weight_streaming_has_wafers_and_memoryx(
+    forked: tuple[str, ...], tmp_path: Path
+) -> None:
     server = tmp_path / "server"
     server.mkdir()
     with running_system(server, ["--num-csx=2", f"--memoryx-dir={server}"]) as system:
@@ -120,7 +126,7 @@ def test_the_timeline_of_weight_streaming_has_wafers_and_memoryx(tmp_path: Path)
             folder = tmp_path / f"job{wafers}"
             folder.mkdir()
             environment = {EXECUTION_VARIABLE: "weight_streaming", "NUM_CSX": str(wafers)}
-            code, output = finish(launch(system, folder, 30, tasks=2, **environment))
+            code, output = finish(launch(system, folder, 30, tasks=2, before=forked, **environment))
             assert code == 0, output
             names = names_by_track(trace(folder))
             assert set(names["MemoryX", "update"]) == {"update"}

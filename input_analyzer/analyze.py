@@ -42,6 +42,7 @@ from input_analyzer.report.wording import (
     reservations,
     unsettled_reasons,
 )
+from input_analyzer.source_changes import add_diffs
 from input_rules.findings import Finding
 from input_rules.rules import by_rank
 from input_rules.rules.sharding import Split, find_uneven_split
@@ -274,7 +275,7 @@ def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> 
         unaccounted_cpu_us_per_sample=unaccounted,
         unaccounted_wait_us_per_sample=wait,
         bottleneck=find_bottleneck(stages, cpus, unaccounted or 0.0),
-        findings=examined.findings_with(recommendation.layout.workers, gains.findings),
+        findings=add_diffs(examined.findings_with(recommendation.layout.workers, gains.findings)),
         measurements=measurements,
         model=_describe_model(model, limits),
         predictions=found,

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
 from csrun.schedulers.registry import node_name
+from input_analyzer.batch_forms import MAP_BEFORE_BATCH
 from input_analyzer.errors import lost_a_worker, users_traceback
 from input_analyzer.measure.examine import Shapes, check_length
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
@@ -46,16 +47,29 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
             from input_analyzer.gains import compare_all
 
             if program.framework == "torch":
-                from input_analyzer.torch.compare import compare
+                from input_analyzer.torch.compare import choose_form, compare
             else:
-                from input_analyzer.tf.compare import compare
+                from input_analyzer.tf.compare import choose_form, compare
 
+            def say(doing: str) -> None:
+                link.send(event="alive", doing=doing)
+
+            findings, form, files = dict(order.findings), None, dict[str, str]()
+            if order.source_forms:
+                say("trying the input with whole batches")
+                form = choose_form(program, order.source_forms)
+                if form is None:
+                    del findings[MAP_BEFORE_BATCH]
+                else:
+                    files = order.source_forms[form]
             found = compare_all(
-                order.findings,
-                lambda findings, say: compare(program, findings, order.stage_seconds, say),
-                lambda doing: link.send(event="alive", doing=doing),
+                findings,
+                lambda some, alive: compare(
+                    program, some, order.stage_seconds, alive, files if MAP_BEFORE_BATCH in some else {}
+                ),
+                say,
             )
-            link.send(event="compared", **asdict(found))
+            link.send(event="compared", form=form, **asdict(found))
         else:
             read_on_command(program, order, link)
     except BaseException as error:

@@ -13,17 +13,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+from input_analyzer.batch_forms import FORMS, MAP_BEFORE_BATCH
 from input_analyzer.errors import InputAnalyzerError
 from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.statistics import student_975
+from input_analyzer.source_changes import plan_changes
 from input_rules.findings import Finding, Gain
 from input_rules.formatting import plural
 from input_rules.rules import by_rank
 from input_rules.rules.base import format_ratio
+from input_rules.rules.batching import UNTRIED
 
 # Upper bound for the time of all comparisons together.
 TOTAL_S = 16.0
@@ -77,18 +81,22 @@ def measure_gains(
         memory: Bytes that may be used, and bytes that the input was observed to use.
         say: Receives progress.
     """
-    values = select_compared(findings)
+    values, forms = select_compared(findings), plan_forms(findings)
+    if not forms:
+        values.pop(MAP_BEFORE_BATCH, None)
+    untried = drop_untried(findings)
     if not values:
-        return Gains(findings)
+        return Gains(untried)
     usable, used = memory
     if _MEMORY_FACTOR * used > usable:
         return Gains(
-            findings, notes=("Gains were not measured: two copies of the input do not fit into the memory.",)
+            untried, notes=("Gains were not measured: two copies of the input do not fit into the memory.",)
         )
     order = Order(
         purpose="compare",
         socket="",
         findings=values,
+        source_forms=forms,
         stage_seconds=max(_SHORTEST_S, min(longest_s, TOTAL_S / (2 * len(values) - 1))),
     )
     compared = None
@@ -102,14 +110,39 @@ def measure_gains(
                     elif message["event"] == "compared":
                         compared = message
     except InputAnalyzerError as error:
-        return Gains(findings, notes=(f"Gains could not be measured: {str(error).splitlines()[0]}",))
+        return Gains(untried, notes=(f"Gains could not be measured: {str(error).splitlines()[0]}",))
     single = {name: _parse_ratio(found) for name, found in compared["alone"].items()}
     together, combination = _parse_ratio(compared["together"]), tuple(compared["combination"])
+    if forms:
+        findings = choose_form(findings, compared["form"])
     return Gains(
         by_rank(add_gains(findings, single, len(cpus), combination)),
         combination,
         None if together is None else rate_gain(together, len(cpus)),
     )
+
+
+def plan_forms(findings: Sequence[Finding]) -> dict[str, dict[str, str]]:
+    """Return the changed sources of findings whose change has several forms, by form and file."""
+    forms: dict[str, dict[str, str]] = {}
+    for form in FORMS:
+        moving = [replace(one, form=form) for one in findings if one.id == MAP_BEFORE_BATCH]
+        files = {str(Path(file.name).absolute()): file.after for file in plan_changes(moving).files}
+        if files:
+            forms[form] = files
+    return forms
+
+
+def choose_form(findings: Iterable[Finding], form: str | None) -> tuple[Finding, ...]:
+    """Set the form of a change that was tried; without one it is not proposed."""
+    if form is None:
+        return tuple(one for one in findings if one.id != MAP_BEFORE_BATCH)
+    return tuple(replace(one, form=form) if one.id == MAP_BEFORE_BATCH else one for one in findings)
+
+
+def drop_untried(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings without those whose change may only be proposed after it was tried."""
+    return tuple(one for one in findings if one.form != UNTRIED)
 
 
 def _parse_ratio(found: list[float] | None) -> Ratio | None:
@@ -150,7 +183,8 @@ def add_gains(
         elif ratio[2] < _SMALLEST_GAIN:
             finding = replace(finding, severity="info")
         elif combination and finding.id not in combination:
-            text += "; it adds nothing to the recommended combination"
+            if ratio[1] > 1:
+                text += "; it adds nothing to the recommended combination"
             finding = replace(finding, by_hand=finding.by_hand or _ADDS_NOTHING)
         result.append(replace(finding, gain=replace(gain, text=text)))
     return result
@@ -183,7 +217,7 @@ WORKER_COUNTS = ("loader-workers-missing", "loader-workers-few")
 COMPARED = PREFETCHING | {
     *WORKER_COUNTS,
     *("parallel-calls-missing", "parallel-calls-fixed", "cycle-length-fixed", "flat-map-of-files"),
-    *("parallel-reads-missing", "loader-workers-restarted"),
+    *("parallel-reads-missing", "loader-workers-restarted", MAP_BEFORE_BATCH),
 }
 
 

@@ -8,16 +8,24 @@ import os
 import shutil
 import subprocess
 import sys
-import tokenize
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from io import StringIO
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cs_toolkit.errors import UsageError
 from cs_toolkit.files import replace_file
 from csrun.console import STDERR, STDOUT, say, write_text
 from csrun.errors import CsrunError
+from input_analyzer.batch_forms import FORMS, MAP_BEFORE_BATCH, NotMechanicalError, plan_batch_form
+from input_analyzer.source_edits import (
+    Edit,
+    append_argument,
+    apply_edits,
+    end_of,
+    end_of_object,
+    replace_node,
+    split_lines,
+)
 from input_rules.findings import Finding
 from input_rules.rules.batching import DROP_ARGUMENTS
 
@@ -29,21 +37,6 @@ _LOADER_ARGUMENTS = (
     *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
 )
 _NO_NEWLINE = "\\ No newline at end of file\n"
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A replacement of a part of a source file.
-
-    Attributes:
-        start: Line (from 1) and column (from 0, in bytes) where the part begins.
-        end: Where it ends.
-        text: The replacement.
-    """
-
-    start: tuple[int, int]
-    end: tuple[int, int]
-    text: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ class ChangedFile:
         """The unified diff for `patch -p1`; for a file elsewhere, relative to the root folder."""
         shown = self.name.lstrip("/")
         lines = difflib.unified_diff(
-            _split_lines(self.before), _split_lines(self.after), f"a/{shown}", f"b/{shown}"
+            split_lines(self.before), split_lines(self.after), f"a/{shown}", f"b/{shown}"
         )
         return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
 
@@ -103,6 +96,11 @@ def plan_changes(findings: Sequence[Finding], read: Callable[[Path], str] | None
     return Changes(tuple(file for file in files if file is not None), tuple(unchanged))
 
 
+def add_diffs(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Add the change of the source to each finding whose change is mechanical."""
+    return tuple(replace(one, diff=plan_changes([one]).diff or None) for one in findings)
+
+
 def _change_file(
     name: str, findings: Sequence[Finding], read: Callable[[Path], str], unchanged: list[tuple[Finding, str]]
 ) -> ChangedFile | None:
@@ -113,22 +111,28 @@ def _change_file(
         unchanged += ((finding, "its file cannot be read as Python") for finding in findings)
         return None
     edits: dict[Edit, None] = {}
+    moving = [finding for finding in findings if finding.id == MAP_BEFORE_BATCH]
     # prefetch() is appended after repeat(), whichever was found first.
     for finding in sorted(findings, key=lambda finding: finding.id == "prefetch-missing"):
+        if finding in moving:
+            continue
         found = _plan_edits(finding, tree, source)
         if isinstance(found, str):
             unchanged.append((finding, found))
         else:
             edits.update(dict.fromkeys(found))
-    if not edits:
-        return None
-    lines = [line.encode() for line in _split_lines(source)]
-    # From the end; of several edits at one place the last one first, which preserves their order.
-    for _, edit in sorted(enumerate(edits), key=lambda item: (item[1].start, item[0]), reverse=True):
-        (first, begin), (last, end) = edit.start, edit.end
-        head, tail = lines[first - 1][:begin], lines[last - 1][end:]
-        lines[first - 1 : last] = [head + edit.text.encode() + tail]
-    return ChangedFile(name, source, b"".join(lines).decode())
+    # These edits add no lines, so calls that are moved after that are still on the lines of their findings.
+    after = apply_edits(source, edits)
+    edits = {}
+    for finding in moving:
+        try:
+            planned = plan_batch_form(finding, finding.form or FORMS[0], ast.parse(after), after)
+        except NotMechanicalError as error:
+            unchanged.append((finding, str(error)))
+        else:
+            edits.update(dict.fromkeys(planned))
+    after = apply_edits(after, edits)
+    return None if after == source else ChangedFile(name, source, after)
 
 
 def _plan_edits(finding: Finding, tree: ast.Module, source: str) -> list[Edit] | str:
@@ -196,8 +200,8 @@ def _loader_edits(call: ast.Call, finding: Finding, tree: ast.Module, source: st
         if name not in given:
             missing.append(f"{name}={value}")
         elif ast.unparse(given[name]) != value:
-            yield _replace(given[name], value)
-    appended = _append_argument(call, ", ".join(missing), source) if missing else None
+            yield replace_node(given[name], value)
+    appended = append_argument(call, ", ".join(missing), source) if missing else None
     if appended is not None:
         yield appended
 
@@ -215,10 +219,10 @@ def _set_keyword(name: str, otherwise: str) -> Callable[[ast.Call, Finding, str]
         for keyword in call.keywords:
             if keyword.arg == name:
                 present = ast.get_source_segment(source, keyword.value)
-                return None if present == value else _replace(keyword.value, value)
+                return None if present == value else replace_node(keyword.value, value)
             if keyword.arg is None:
                 return None  # **settings may contain it
-        return _append_argument(call, f"{name}={value}", source)
+        return append_argument(call, f"{name}={value}", source)
 
     return change
 
@@ -236,7 +240,7 @@ def _set_first_argument(
 
     def change(call: ast.Call, finding: Finding, source: str) -> Edit | None:
         text = value(finding)
-        return _replace(call.args[0], text) if call.args and text is not None else None
+        return replace_node(call.args[0], text) if call.args and text is not None else None
 
     return change
 
@@ -245,8 +249,7 @@ def _append_call(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
     """Return a change that appends a call."""
 
     def change(call: ast.Call, finding: Finding, source: str) -> Edit | None:
-        end = (call.end_lineno or call.lineno, call.end_col_offset or 0)
-        return Edit(end, end, text)
+        return Edit(end_of(call), end_of(call), text)
 
     return change
 
@@ -258,46 +261,11 @@ def _add_repeat(call: ast.Call, finding: Finding, source: str) -> Edit | None:
     read = call.func.value if isinstance(call.func, ast.Attribute) else None
     if finding.op not in _BATCHES or read is None or ast.unparse(read).endswith("Dataset"):
         return _append_call(".repeat()")(call, finding, source)
-    end = (read.end_lineno or read.lineno, read.end_col_offset or 0)
-    # The syntax tree has no parentheses around the object of a method.
-    dot = (call.func.end_lineno or 0, call.func.end_col_offset or 0)
-    end = max([end, *(place for place in _closing_parentheses(source) if end < place <= dot)])
-    return Edit(end, end, ".repeat()")
+    end = end_of_object(call, source)
+    return None if end is None else Edit(end, end, ".repeat()")
 
 
 _BATCHES = ("batch", "padded_batch")
-
-
-def _replace(node: ast.expr, text: str) -> Edit:
-    end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
-    return Edit((node.lineno, node.col_offset), end, text)
-
-
-def _append_argument(call: ast.Call, text: str, source: str) -> Edit | None:
-    """Add an argument after the last one; None if that is a generator without its own parentheses."""
-    given: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
-    close = (call.end_lineno or call.lineno, (call.end_col_offset or 1) - 1)
-    if not given:
-        return Edit(close, close, text)
-    end = max((node.end_lineno or node.lineno, node.end_col_offset or 0) for node in given)
-    if end > close:
-        return None
-    # The syntax tree has no parentheses around an argument.
-    end = max([end, *(place for place in _closing_parentheses(source) if end < place <= close)])
-    return Edit(end, end, f", {text}")
-
-
-def _closing_parentheses(source: str) -> Iterator[tuple[int, int]]:
-    """Yield the positions (line, column in bytes) after each closing parenthesis."""
-    for token in tokenize.generate_tokens(StringIO(source).readline):
-        if token.type == tokenize.OP and token.string == ")":
-            line, column = token.end
-            yield line, len(token.line[:column].encode())
-
-
-def _split_lines(source: str) -> list[str]:
-    """Split lines as Python does: a form feed ends no line."""
-    return StringIO(source).readlines()
 
 
 _CHANGES: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {

@@ -55,6 +55,9 @@ class Finding:
         by_hand: why the author has to make the change although it is mechanical; None if `--apply` may make
             it.
         withdrawn: the change was measured to cost speed, so it is no longer recommended.
+        related: the user's lines of the other calls that the change involves, in pipeline order.
+        form: the way to make a change that has several, once it was tried; None if there is one way.
+        diff: the change as a unified diff of the user's source; None if it is not mechanical.
     """
 
     id: str
@@ -67,12 +70,16 @@ class Finding:
     value: int | None = None
     by_hand: str | None = None
     withdrawn: bool = False
+    related: tuple[str, ...] = ()
+    form: str | None = None
+    diff: str | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Finding:
         """Read a finding from its JSON object."""
         gain = value["gain"]
-        return cls(**{**value, "gain": None if gain is None else Gain(**gain)})
+        related = tuple(value.get("related", ()))
+        return cls(**{**value, "gain": None if gain is None else Gain(**gain), "related": related})
 
 
 TITLE = "Input Function Report"

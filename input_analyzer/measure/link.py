@@ -37,6 +37,7 @@ class Order(BaseModel):
         cpus_per_task: CPUs of a worker, from which gains are derived; 0: those of the process.
         memory_bytes: memory of a task; 0: all that is free.
         findings: findings whose changes are compared, with the numbers that they recommend.
+        source_forms: the changed sources of "map-before-batch" by form and file, in order of preference.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +53,7 @@ class Order(BaseModel):
     cpus_per_task: int = 0
     memory_bytes: int = 0
     findings: dict[str, int | None] = {}
+    source_forms: dict[str, dict[str, str]] = {}
 
 
 def read_order(path: Path) -> Order:

@@ -232,6 +232,9 @@ def _render_finding(finding: Finding, width: int) -> Iterator[RenderableType]:
     yield _wrap(f"recommended: {finding.recommended}", width, "  ", "    ")
     if finding.gain:
         yield _wrap(f"gain: {finding.gain}", width, "  ", "    ")
+    # As it is, so that it can be copied.
+    for line in (finding.diff or "").splitlines():
+        yield Text(f"  {line}", no_wrap=True, overflow="ignore")
 
 
 def _render_layouts(analysis: Analysis, width: int) -> Table:

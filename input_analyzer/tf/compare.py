@@ -6,12 +6,16 @@ Both inputs are read as a worker reads them, by one thread and with their own op
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from types import MappingProxyType
+from typing import Any, cast
 
+import numpy as np
 import tensorflow as tf
 
+from input_analyzer.changed_source import changed_source
 from input_analyzer.gains import PREFETCHING, Ratio, measure_ratio
 from input_analyzer.tf.eager_graph import rebuild_in_graph
 from input_analyzer.tf.private_files import with_own_files
@@ -21,16 +25,21 @@ from input_analyzer.tf.rebuild import (
     create,
     initializers,
     rebuild,
+    remove_buffers,
     with_arguments,
 )
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import files_at_once, most_cpus_for
 from input_rules.tf.operations import constant_input, find_inputs, function_library, function_traits
-from input_rules.tf.pipeline import call_in_graph, trace
+from input_rules.tf.pipeline import TracedDataset, call_in_graph, trace
 
 
 def compare(
-    program: InputProgram, findings: Mapping[str, int | None], seconds: float, say: Callable[[], None]
+    program: InputProgram,
+    findings: Mapping[str, int | None],
+    seconds: float,
+    say: Callable[[], None],
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> Ratio | None:
     """Measure the ratio of the rates with and without some changes, and its 95 % interval.
 
@@ -39,21 +48,81 @@ def compare(
         findings: Identifiers of findings.
         seconds: Time to take.
         say: Called now and then.
+        files: Changed sources of the program by path, for findings that change these.
 
     Returns:
         None if nothing changes in the graph, or batches are too slow for the time.
     """
-    traced = trace(
+    traced = _trace(program)
+    changed = traced
+    if files:
+        with changed_source(files):
+            changed = _trace(program)
+    other = apply_findings(changed.dataset, findings)
+    if other is None:
+        if changed is traced:
+            return None
+        other = changed.dataset
+    ahead = PREFETCHING.issuperset(findings)
+    with _reading(traced.graph, traced.dataset) as before, _reading(changed.graph, other) as after:
+        return measure_ratio(before, after, seconds, say, while_training=ahead)
+
+
+def _trace(program: InputProgram) -> TracedDataset:
+    return trace(
         lambda: program.build(Shard(1, 0)),
         program.seed,
         in_graph=rebuild_in_graph if program.eager else call_in_graph,
     )
-    other = apply_findings(traced.dataset, findings)
-    if other is None:
-        return None
-    ahead = PREFETCHING.issuperset(findings)
-    with _reading(traced.graph, traced.dataset) as before, _reading(traced.graph, other) as after:
-        return measure_ratio(before, after, seconds, say, while_training=ahead)
+
+
+def choose_form(program: InputProgram, forms: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return the first form of a change of the source with which the input delivers the same batches.
+
+    Args:
+        program: The input.
+        forms: Changed sources by form and path.
+
+    Returns:
+        None if there is none: the changed program fails, or its batches differ.
+    """
+    wanted = list(_first_batches(_trace(program)))
+    for form, files in forms.items():
+        # The change may be anything but right: a shape that was not written, a function that fails.
+        with suppress(Exception), changed_source(files):
+            found = list(_first_batches(_trace(program), len(wanted)))
+            if len(found) == len(wanted) and all(map(_are_equal, wanted, found)):
+                return form
+    return None
+
+
+_FEW_BATCHES, _FEW_S = 8, 2.0
+
+
+def _first_batches(traced: TracedDataset, count: int = _FEW_BATCHES) -> Iterator[list[Any]]:
+    """Yield the first batches of an input, whose records are not shuffled: operations draw other seeds."""
+    last = tf.data.experimental.to_variant(traced.dataset).op
+    with traced.graph.as_default():
+        dataset = as_dataset(rebuild(last, remove_buffers), traced.dataset.element_spec)
+    end = time.monotonic() + _FEW_S
+    with _reading(traced.graph, dataset) as take:
+        for number in range(count):
+            yield list(map(np.asarray, cast("list[Any]", take())))
+            if number and time.monotonic() > end:
+                return
+
+
+def _are_equal(batch: list[Any], other: list[Any]) -> bool:
+    """Return True if two batches are equal up to rounding, as sums may be added in another order."""
+    for one, two in zip(batch, other, strict=True):
+        if one.dtype != two.dtype or one.shape != two.shape:
+            return False
+        if one.dtype.kind not in "fc":
+            if not np.array_equal(one, two):
+                return False
+        elif not np.allclose(one, two, rtol=1e-5, atol=1e-6 * float(np.max(np.abs(one), initial=0.0))):
+            return False
+    return True
 
 
 @contextmanager

@@ -61,6 +61,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         inspection.context,
         times={time.stage: time for time in timing.times},
         cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
+        tries_changes=True,
     )
     notes = inspection.notes
     if inspection.by_python:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -18,7 +19,11 @@ from input_rules.torch.loader import loader_parts
 
 
 def compare(
-    program: InputProgram, findings: Mapping[str, int | None], seconds: float, say: Callable[[], None]
+    program: InputProgram,
+    findings: Mapping[str, int | None],
+    seconds: float,
+    say: Callable[[], None],
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> Ratio | None:
     """Measure the ratio of the rates with and without some changes, and its 95 % interval.
 
@@ -27,6 +32,7 @@ def compare(
         findings: Identifiers of findings, with the numbers that they recommend.
         seconds: Time to take.
         say: Called now and then.
+        files: Changed sources of the program by path, for findings that change these.
 
     Returns:
         None if nothing changes, or batches are too slow for the time.
@@ -38,6 +44,11 @@ def compare(
             return None
         before, after = (partial(next, _repeat_epochs(loader, say)) for loader in (plain, other))
         return measure_ratio(before, after, seconds, say)
+
+
+def choose_form(program: InputProgram, forms: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return the first form of a change of the source with which the input delivers the same batches."""
+    return None
 
 
 def _repeat_epochs(loader: Any, say: Callable[[], None]) -> Iterator[Any]:

@@ -27,6 +27,8 @@ class Context:
         times: Measured times of the stages by name; empty if they were not measured.
         cpus: CPUs of a worker, from which gains of parallel calls are derived; None if unknown.
         seeded: Every run draws the same random numbers.
+        tries_changes: Changes are tried before they are recommended, so rules may propose those whose safety
+            only their results show.
     """
 
     training: bool = True
@@ -37,6 +39,7 @@ class Context:
     times: Mapping[str, StageTime] = field(default_factory=dict)
     cpus: int | None = None
     seeded: bool = False
+    tries_changes: bool = False
 
     def share(self, stages: tuple[Stage, ...]) -> float | None:
         """Return the fraction of the measured time that some stages take; None without measurements."""
@@ -55,9 +58,23 @@ def make_finding(
     gain: Gain | None = None,
     value: int | None = None,
     by_hand: str | None = None,
+    related: tuple[str, ...] = (),
+    form: str | None = None,
 ) -> Finding:
     """Make a finding about a stage."""
-    return Finding(identifier, severity, stage.op, stage.source, message, recommended, gain, value, by_hand)
+    return Finding(
+        identifier,
+        severity,
+        stage.op,
+        stage.source,
+        message,
+        recommended,
+        gain,
+        value,
+        by_hand,
+        related=related,
+        form=form,
+    )
 
 
 def describe_call(stage: Stage) -> str:

@@ -20,6 +20,9 @@ from input_rules.rules.base import (
     time_saving_gain,
 )
 
+# The form of a finding whose change may only be proposed after it was tried.
+UNTRIED = "untried"
+
 # Fraction of the measured time from which a change is worthwhile.
 WORTHWHILE_SHARE = 0.05
 
@@ -122,45 +125,75 @@ def _describe_fixed_sizes(stage: Stage) -> str:
 
 def find_map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Find functions that are called for each record but could work on whole batches."""
-    for stage in pipeline.stages:
-        if stage.op != "map" or not _is_vectorizable(pipeline, stage):
-            continue
+    for batch in pipeline.stages:
         # A batch that is batched again is a record; earlier calls are for parts of records.
-        batches = (other for other in pipeline.after(stage) if other.op == "batch" and is_batched(other))
-        batch = next(batches, None)
-        between = [s for s in pipeline.after(stage) if batch is not None and s.position < batch.position]
-        # All stages between can stay before batch(), or move after it as well.
-        if batch is None or not all(
-            flag(other, "free") or _is_vectorizable(pipeline, other)
-            if other.op == "map"
-            else other.op in ("shuffle", "repeat", "prefetch", "cache")
-            for other in between
-        ):
+        if batch.op != "batch" or not is_batched(batch):
             continue
-        share = context.share((stage,))
-        if share is not None and share < WORTHWHILE_SHARE:
+        maps = _maps_of_records(pipeline, batch, python=context.tries_changes)
+        share = context.share(maps)
+        if not maps or (share is not None and share < WORTHWHILE_SHARE):
             continue
-        name = stage.attributes.get("function")
-        subject = f"'{name}' is" if name and name != "lambda" else "its function is"
+        first = maps[0]
+        named = [str(one.attributes["function"]) for one in maps if _has_name(one)]
+        subject = f"{' and '.join(map(repr, named))} {'is' if len(named) == 1 else 'are'}"
+        if not named:
+            subject = "its function is" if len(maps) == 1 else f"{len(maps)} functions are"
+        large = (number(maps[-1], "element_bytes") or 0) > _LARGE_RECORD_BYTES
         yield make_finding(
             "map-before-batch",
-            "info",
-            stage,
-            f"{subject} called for every record, though nothing in it needs single records: apart "
-            "from the computation itself, a call for a batch costs little more than one for a record",
-            "batch(...) first, then map() with a function that takes whole batches",
-            time_saving_gain(pipeline, context, (stage,)),
+            "info" if large else "warning",
+            first,
+            f"{subject} called for every record, though nothing in {'it' if len(maps) == 1 else 'them'} "
+            "needs single records: apart from the computation itself, a call for a batch costs little more "
+            "than one for a record",
+            _describe_batch_form(maps),
+            time_saving_gain(pipeline, context, maps),
+            related=tuple(one.source for one in (*maps[1:], batch) if one.source),
+            form=UNTRIED if any(flag(one, "python") for one in maps) else None,
         )
 
 
-def _is_vectorizable(pipeline: Pipeline, stage: Stage) -> bool:
-    traits = stage.attributes
-    if flag(stage, "single") or flag(stage, "free") or flag(stage, "random") or "function" not in traits:
+# Calls cost some microseconds. Copying a record of this size, which both ways have in common, takes as long.
+_LARGE_RECORD_BYTES = 1 << 16
+
+
+def _has_name(stage: Stage) -> bool:
+    return stage.attributes.get("function") not in (None, "lambda")
+
+
+def _describe_batch_form(maps: Sequence[Stage]) -> str:
+    parses = any(flag(one, "parses_single") for one in maps)
+    whole = "a function that takes whole batches"
+    return f"batch(...) first, then map() with {'tf.io.parse_example in ' if parses else ''}{whole}"
+
+
+def _maps_of_records(pipeline: Pipeline, batch: Stage, *, python: bool) -> tuple[Stage, ...]:
+    """Return the maps before a batch that can take whole batches together, in pipeline order.
+
+    Between them and the batch is nothing but what passes records on.
+    """
+    found: list[Stage] = []
+    stage = batch
+    while len(stage.inputs) == 1:
+        (stage,) = pipeline.inputs_of(stage)
+        if stage.op == "map" and _has_batch_form(pipeline, stage, python=python):
+            found.append(stage)
+        elif stage.op not in _PASSING_RECORDS:
+            break
+    # Those that compute nothing are no reason for a change.
+    while found and flag(found[-1], "free"):
+        found.pop()
+    return tuple(reversed(found))
+
+
+_PASSING_RECORDS = frozenset({"shuffle", "repeat", "prefetch"})
+
+
+def _has_batch_form(pipeline: Pipeline, stage: Stage, *, python: bool) -> bool:
+    if not flag(stage, "batch_form") or flag(stage, "random") or (flag(stage, "python") and not python):
         return False
-    if "free" not in traits or not stage.inputs:
-        return False
-    before = pipeline.by_name[stage.inputs[0]]
-    return before.attributes.get("fixed_shape") is True
+    before = pipeline.inputs_of(stage)
+    return all(flag(one, "known_shape") for one in (*before, stage))
 
 
 # A count of elements that no training run reaches.

@@ -18,6 +18,7 @@ from tensorflow.python.framework import op_def_registry
 from cs_toolkit.source_files import is_user_file
 from input_rules.formatting import display_path
 from input_rules.pipeline import Value
+from input_rules.tf.batch_forms import have_batch_form
 
 # Operations that make variants of other kinds: ragged, sparse and optional values, lists and maps of tensors.
 _VALUES = re.compile("Ragged|Serialize|TensorList|EmptyTensor|TensorMap|Optional")
@@ -89,12 +90,6 @@ _FREE = frozenset(
         *("EnsureShape", "Shape", "Pack", "Unpack", "StridedSlice"),
     }
 )
-# Operations on single records that have no batched form.
-_SINGLE = re.compile(
-    r"Decode(Jpeg|Png|Gif|Bmp|Image|WebP|Wav|AndCrop|Compressed)|ExtractJpeg|ReadFile|(Stateless)?(If|While)$|"
-    r"(Stateless)?SampleDistorted|EncodeJpeg|EncodePng|MatchingFiles|Unique|Where$|Dataset"
-)
-
 
 # Operations that call their function once for each dataset, which they then read in their own threads.
 _READING_KINDS = ("FlatMap", "Interleave", "ParallelInterleave", "LegacyParallelInterleave")
@@ -112,8 +107,9 @@ def function_traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]
         `function` (name of the Python function), `python` (calls Python for every element), `random` (draws
         numbers that depend on how often it was called), `stateful` (TensorFlow preserves the order of its
         calls), `pooled` (functions run in TensorFlow's thread pool, not only datasets are read), `free`
-        (computes nothing), `single` (works on one record at a time), `reads` (kind of the files that it
-        reads), `opens` (reads files of any kind).
+        (computes nothing), `batch_form` (all of its operations but Python can work on a batch),
+        `parses_single` (parses a tf.train.Example), `reads` (kind of the files that it reads), `opens` (reads
+        files of any kind).
     """
     names = [name for value in node.node_def.attr.values() for name in _function_names(value)]
     if not names:
@@ -134,7 +130,9 @@ def function_traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]
         or any(_CALLING_KINDS.match(kind) for kind in kinds),
         "stateful": any(is_stateful(kind) for kind in kinds),
         "free": kinds <= _FREE,
-        "single": any(_SINGLE.match(kind) or kind in PYTHON for kind in kinds),
+        # Whether the Python function that it calls takes a batch is not known from the graph.
+        "batch_form": have_batch_form(kinds - PYTHON),
+        "parses_single": "ParseSingleExample" in kinds or "ParseExampleV2" in kinds,
     }
     if readers:
         found["reads"] = readers[0]

@@ -284,13 +284,22 @@ def _to_plain_value(value: Any) -> Value:
 
 
 def _read_element_type(node: Any) -> dict[str, Value]:
-    """Return `element_bytes`, `fixed_shape` if all sizes are known, and the `types` of the components."""
+    """Return what is known of the elements of an operation.
+
+    Returns:
+        `types` of the components, `known_shape` (all sizes are known, but perhaps those of strings),
+        `fixed_shape` (all elements have the same number of bytes), and `element_bytes`.
+    """
     known = {attribute.name for attribute in node.op_def.attr}
     kinds = next((name for name in ("output_types", "Toutput_types") if name in known), None)
     if kinds is None:
         return {}
     shapes, types = node.get_attr("output_shapes"), node.get_attr(kinds)
     named: dict[str, Value] = {"types": tuple(tf.as_dtype(dtype).name for dtype in types)}
+    named["known_shape"] = not any(
+        shape.unknown_rank or any(dim.size < 0 for dim in shape.dim) or dtype in (tf.variant, tf.resource)
+        for shape, dtype in zip(shapes, types, strict=True)
+    )
     total = 0
     for shape, dtype in zip(shapes, types, strict=True):
         sizes = [] if shape.unknown_rank else [dim.size for dim in shape.dim]

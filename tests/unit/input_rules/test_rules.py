@@ -146,6 +146,94 @@ def test_maps_that_need_single_records_may_stand_before_batch() -> None:
     assert "map-before-batch" not in found(lambda: finish(slices().map(lambda x: {"x": x})))
 
 
+def parse(record: Any) -> Any:
+    features = tf.io.parse_single_example(
+        record, {"x": tf.io.FixedLenFeature([], tf.string), "y": tf.io.FixedLenFeature([], tf.int64)}
+    )
+    return tf.reshape(tf.io.decode_raw(features["x"], tf.uint8), [28, 28]), features["y"]
+
+
+def parse_sparse(record: Any) -> Any:
+    features = tf.io.parse_single_example(record, {"x": tf.io.VarLenFeature(tf.float32)})
+    return tf.ensure_shape(tf.sparse.to_dense(features["x"])[:3], [3])
+
+
+def normalize(image: Any, label: Any) -> Any:
+    return (tf.cast(image, tf.float32) - 128.0) / 255.0, tf.one_hot(label, 10)
+
+
+TABLE = np.arange(40.0, dtype=np.float32).reshape(10, 4)
+
+
+def of_strings(*functions: Any) -> Any:
+    dataset = tf.data.Dataset.from_tensor_slices(["12", "34"])
+    for function in functions:
+        dataset = dataset.map(function, num_parallel_calls=AUTOTUNE)
+    return finish(dataset.shuffle(16, seed=1))
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        (parse,),
+        (parse, normalize),
+        (lambda x: tf.reshape(tf.io.decode_raw(x, tf.uint8), [2]),),
+        (lambda x: tf.strings.to_number(x, tf.int32), lambda x: tf.gather(TABLE, x % 10)),
+        (lambda x: tf.io.decode_csv(x, [0]),),
+        (lambda x: tf.strings.to_hash_bucket_fast(x, 9), lambda x: tf.one_hot(x, 9)),
+    ],
+)
+def test_functions_of_records_that_have_a_batch_form(functions: Any) -> None:
+    finding = found(lambda: of_strings(*functions))["map-before-batch"]
+    assert finding.severity == "warning"
+    assert len(finding.related) == len(functions), "the other maps, and batch()"
+    assert ("tf.io.parse_example" in finding.recommended) == (parse in functions)
+    if functions == (parse, normalize):
+        assert "'parse' and 'normalize' are called for every record" in finding.message
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        (parse_sparse,),
+        (lambda x: tf.ensure_shape(tf.io.decode_image(x, expand_animations=False), [8, 8, 3]),),
+        (lambda x: tf.ensure_shape(tf.strings.split(x), [2]),),
+        (lambda x: tf.ensure_shape(tf.unique(tf.io.decode_raw(x, tf.uint8))[0], [2]),),
+        (lambda x: tf.strings.to_number(x) + tf.random.uniform([]),),
+        (lambda x: tf.cond(tf.equal(x, "12"), lambda: 1.0, lambda: 2.0),),
+        (lambda x: tf.ensure_shape(tf.numpy_function(np.char.upper, [x], tf.string), []),),
+        (lambda x: tf.io.decode_raw(x, tf.uint8),),
+    ],
+)
+def test_functions_of_records_without_a_batch_form(functions: Any) -> None:
+    assert "map-before-batch" not in found(lambda: of_strings(*functions))
+
+
+def test_only_the_maps_that_can_follow_the_batch_are_named() -> None:
+    def make() -> Any:
+        records = tf.data.Dataset.from_tensor_slices(["12", "34"]).map(
+            lambda x: tf.ensure_shape(tf.unique(tf.io.decode_raw(x, tf.uint8))[0], [2])
+        )
+        return finish(records.map(lambda x: tf.cast(x, tf.float32)).map(lambda x: (x,)).shuffle(80))
+
+    finding = found(make)["map-before-batch"]
+    assert len(finding.related) == 2, "another map, and batch()"
+    in_memory = found(lambda: finish(slices().map(tf.nn.relu).cache()))
+    assert "map-before-batch" not in in_memory, "the cache keeps the results, so that calls cost once"
+    large = found(lambda: finish(slices(np.zeros([9, 1 << 15], np.float32)).map(tf.nn.relu)))
+    assert large["map-before-batch"].severity == "info"
+
+
+def test_python_of_single_records_is_proposed_only_to_be_tried() -> None:
+    def make() -> Any:
+        return finish(
+            slices().map(lambda x: tf.ensure_shape(tf.numpy_function(np.sin, [x], tf.float32), [4]))
+        )
+
+    assert "map-before-batch" not in found(make)
+    assert "map-before-batch" in found(make, tries_changes=True)
+
+
 def test_every_wide_type_states_the_gain_of_a_narrower_one() -> None:
     def make(drop_remainder: bool) -> Any:
         return slices(RECORDS.astype(np.float64)).repeat().batch(8, drop_remainder=drop_remainder)

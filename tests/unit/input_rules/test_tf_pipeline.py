@@ -83,12 +83,12 @@ def test_python_random_and_single_records_are_reported() -> None:
         return keyed.map(lambda x: tf.io.decode_png(tf.io.read_file("/a"))[0, 0, 0])
 
     stages = pipeline_of(make).stages[1:]
-    traits = ("python", "random", "single")
+    traits = ("python", "random", "batch_form")
     assert [[stage.attributes[name] for name in traits] for stage in stages] == [
         [True, False, True],
         [False, True, False],
         [False, False, False],
-        [False, False, True],
+        [False, False, False],
     ]
 
 

@@ -49,7 +49,7 @@ CASES = (
     Case(1 << 16, 2000),
     Case(1 << 20, 300),
     Case(8 << 20, 60),
-    Case(64 << 20, 12),
+    Case(64 << 20, 16),
     Case(1 << 20, 600, senders=1),
     Case(1 << 20, 150, senders=4),
     Case(8 << 20, 120, senders=1),

@@ -88,10 +88,10 @@ _MAX_PAYLOAD_BYTES = {
 _ALLOWED_FLAGS = {FrameType.BATCH: FLAG_CHECKSUM | FLAG_SHARED, FrameType.PING: FLAG_PONG}
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """One frame's header; the fields are those of the module's table."""
 
+    # A frozen dataclass takes 0.5 us more to make, and each batch has one.
     type: FrameType
     worker: int
     generation: int
@@ -139,10 +139,10 @@ def match_batch(
 ) -> BatchHead | None:
     """Return the head of a BATCH if `data` is a whole header with exactly these fields."""
     # Takes 0.7 us, where decoding a header and checking its fields take 4 us.
-    tagged = _TAGGED.pack(FrameType.BATCH, flags, worker, generation, seq, nbytes)
-    if data[: _TAGGED.size] != tagged or data[-len(_RESERVED) :] != _RESERVED:
+    tagged, header = _TAGGED.pack(FrameType.BATCH, flags, worker, generation, seq, nbytes), bytes(data)
+    if not header.startswith(tagged) or not header.endswith(_RESERVED) or len(header) != HEADER_BYTES:
         return None
-    return BatchHead(seq, flags, tagged, bytes(data[_TAGGED.size : -len(_RESERVED)]))
+    return BatchHead(seq, flags, tagged, header[len(tagged) : -len(_RESERVED)])
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> Header:

@@ -24,6 +24,7 @@ Flow control uses absolute credit: CREDIT contains the seq up to which (exclusiv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from cs_stream.errors import ChecksumError, ProtocolError, UnprovedError
 from cs_stream.frames import (
@@ -117,8 +118,7 @@ class ReadControl:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPayload:
+class ReadPayload(NamedTuple):
     """Receive exactly `size_bytes`, the payload of batch `seq`, into its slot; call `payload_received`.
 
     Attributes:
@@ -142,8 +142,7 @@ class ProofReceived:
     """The worker knows the secret and has sent its HELLO for this connection: `accept` or `fail` it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReceived:
+class BatchReceived(NamedTuple):
     """The payload of batch `seq` is complete and intact."""
 
     seq: int

@@ -241,14 +241,14 @@ class RawWorker:
             FrameType.BATCH, self.identity.worker, self.generation, seq, len(payload), FLAG_CHECKSUM
         )
         assert self.tags is not None
-        head = self.tags.encode_batch(replace(header, **changes), fields)
+        head = self.tags.encode_batch(header._replace(**changes), fields)
         return (head if tag is None else head[:32] + tag + head[48:]) + payload
 
     def control_frame(self, frame_type: FrameType, seq: int = 0, **changes: Any) -> bytes:
         """Return a frame without payload; `changes` replace fields of its header."""
         assert self.tags is not None
         header = Header(frame_type, self.identity.worker, self.generation, seq)
-        return self.tags.encode(replace(header, **changes))
+        return self.tags.encode(header._replace(**changes))
 
     def send(self, data: bytes) -> None:
         """Send bytes unchanged."""

@@ -189,7 +189,7 @@ class Connection:
             PeerGoneError: end of the stream, or a broken connection.
             PeerSilentError: nothing came within the time limit.
         """
-        missing = sum(buffer.nbytes for buffer in buffers)
+        missing = sum(map(len, buffers))
         if missing > _WAKE_BYTES or len(buffers) >= _MAX_BUFFERS:
             self.receive(buffers)
             return 0

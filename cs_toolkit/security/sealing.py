@@ -65,6 +65,8 @@ class FrameKey:
             head: Its first bytes. Together with what both sides know they determine the sizes of the parts.
             parts: The rest of it; memoryviews of single bytes.
         """
+        if not parts:
+            return self._gcm.encrypt(_NONCE.pack(stream, 0, 0, number), b"", head)
         pieces: list[Buffer] = [head]
         tags = 0
         for part in parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from cs_stream.batches import BatchLayout
@@ -79,13 +78,13 @@ def next_frame(choices: Choices, tags: FrameTags | None, generation: int, worker
     header = Header(kind, worker, generation, seq, nbytes, flags)
     # Bits of `change` make a header that a correct peer does not send.
     if change & 1:
-        header = replace(header, worker=7)
+        header = header._replace(worker=7)
     if change & 2:
-        header = replace(header, generation=99)
+        header = header._replace(generation=99)
     if change & 4:
-        header = replace(header, seq=(1 << 64) - 1 - seq)
+        header = header._replace(seq=(1 << 64) - 1 - seq)
     if change & 8:
-        header = replace(header, nbytes=nbytes + 64)
+        header = header._replace(nbytes=nbytes + 64)
     if kind is FrameType.BATCH:
         fields = [payload[:24].ljust(24, b"\0"), payload[64:72].ljust(8, b"\0")]
         return header.encode() if tags is None else tags.encode_batch(header, fields)

@@ -31,12 +31,15 @@ repeatable = settings(derandomize=True)
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 texts = st.text(max_size=40)
+zero, tags = st.just(0), st.binary(min_size=16, max_size=16)
 headers = st.one_of(
-    st.builds(Header, st.just(FrameType.BATCH), u32, u32, u64, u64, st.just(FLAG_CHECKSUM)),
-    st.builds(Header, st.sampled_from([FrameType.CREDIT, FrameType.EOS, FrameType.BYE]), u32, u32, u64),
-    st.builds(Header, st.just(FrameType.PING), u32, u32, flags=st.sampled_from([0, FLAG_PONG])),
-    st.builds(Header, st.just(FrameType.HELLO), u32, u32, nbytes=st.integers(0, 1 << 20)),
-)
+    st.tuples(st.just(FrameType.BATCH), u32, u32, u64, u64, st.just(FLAG_CHECKSUM), tags),
+    st.tuples(
+        st.sampled_from([FrameType.CREDIT, FrameType.EOS, FrameType.BYE]), u32, u32, u64, zero, zero, tags
+    ),
+    st.tuples(st.just(FrameType.PING), u32, u32, zero, zero, st.sampled_from([0, FLAG_PONG]), tags),
+    st.tuples(st.just(FrameType.HELLO), u32, u32, zero, st.integers(0, 1 << 20), zero, tags),
+).map(Header._make)
 hellos = st.builds(
     Hello,
     job_id=texts,

@@ -1,5 +1,6 @@
 """Layouts of batches, arrays as buffers, and the memory of a ring."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -155,6 +156,16 @@ def test_a_rank_0_array_keeps_its_rank() -> None:
     (array,) = conform(layout, (np.int64(5),), "batch")
     assert array.shape == ()
     assert bytes(byte_view(array)) == (5).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "complex64", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_a_view_has_the_bytes_of_an_array_of_any_dtype(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.ones(shape, dtype)
+    view = byte_view(array)
+    assert (view.ndim, view.format, view.nbytes) == (1, "B", array.nbytes)
+    assert bytes(view) == array.tobytes()
+    assert np.shares_memory(np.frombuffer(view, np.uint8), array)
 
 
 def test_fields_are_padded_on_the_wire() -> None:

@@ -140,7 +140,7 @@ def test_a_wrong_batch_header_closes_the_connection_with_a_message(
 ) -> None:
     _, server = connected()
     with pytest.raises(ProtocolError) as caught:
-        feed(server, Peer().frame(replace(BATCH, **changes)))
+        feed(server, Peer().frame(BATCH._replace(**changes)))
     assert str(caught.value) == text
     assert server.state is ServerState.CLOSED
     assert sent_failure(server.data_to_send()) == Failure(ErrorCode.PROTOCOL, text)
@@ -215,7 +215,7 @@ def test_credit_is_kept_back_while_half_of_the_window_is_left() -> None:
     feed(server, next_header(worker))
     deliver(server)
     header = decode_header(server.data_to_send())
-    assert replace(header, tag=bytes(16)) == Header(FrameType.CREDIT, 1, 9, 9)
+    assert header._replace(tag=bytes(16)) == Header(FrameType.CREDIT, 1, 9, 9)
     assert server.limit == 9
 
 

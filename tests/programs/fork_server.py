@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -26,6 +27,8 @@ from tests.programs.forked import load, load_compiler, run_exit_functions, run_p
 
 ROOT = Path(__file__).parents[2]
 CLIENT = Path(__file__).with_name("fork_client.py")
+
+FAILED_START = 126  # as from a shell for a command that cannot be executed
 
 _FRONT_ENDS = {"tensorflow": ("estimator",), "torch": ("cstorch",), "numpy": ()}
 # The names in the paths of modules that programs of a framework do not import.
@@ -46,14 +49,15 @@ def fork_server(framework: str, directory: Path) -> Iterator[tuple[str, ...]]:
     """
     path = directory / framework
     command = [sys.executable, "-m", __name__, framework, str(path)]
-    server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+    # It ends with this process, by the end of its input.
+    server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
     try:
         wait_until(lambda: path.exists() or server.poll() is not None)
         assert server.poll() is None
         yield sys.executable, "-I", "-S", str(CLIENT), str(path)
     finally:
         server.kill()
-        server.wait()
+        server.communicate()
 
 
 class ForkServers:
@@ -79,19 +83,35 @@ class ForkServers:
 
 
 def serve(path: str) -> None:
-    """Fork a process for each connection; does not return."""
+    """Fork a process for each connection, until standard input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{path}.new")
         listener.listen()
         Path(f"{path}.new").rename(path)
-        while True:
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
             connection, _ = listener.accept()
             with connection:
-                if not os.fork():
+                try:
+                    pid = os.fork()
+                except OSError as error:  # this task fails, and others may still start
+                    refuse(connection, error)
+                    continue
+                if not pid:
                     listener.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    become_task(connection)
+                    try:
+                        become_task(connection)
+                    except BaseException as error:
+                        refuse(connection, error)
+                    os._exit(FAILED_START)
+
+
+def refuse(connection: socket.socket, error: BaseException) -> None:
+    """Report that the program of a client is not started, and give the client the exit code."""
+    print(f"fork_server: a task cannot be started: {error!r}", file=sys.stderr, flush=True)
+    with suppress(OSError):
+        connection.sendall(f"{FAILED_START}\n".encode())
 
 
 def become_task(connection: socket.socket) -> None:

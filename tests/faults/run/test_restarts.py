@@ -38,7 +38,7 @@ def tasks(folder: Path) -> list[dict[str, object]]:
 def test_a_killed_worker_is_restarted_and_no_bit_changes(
     system: RunningSystem, whole: Path, tmp_path: Path
 ) -> None:
-    code, output = finish(launch(system, tmp_path, STEPS, DEATHS="0:20 1:30"))
+    code, output = finish(launch(system, tmp_path, STEPS, DEATHS="0:20 1:39"))
     assert code == 0, output
     for number, pause in ((1, 1), (2, 2)):
         assert re.search(

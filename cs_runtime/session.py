@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cs_runtime.errors import NoSystemError
@@ -22,8 +24,10 @@ from cs_runtime.terminal import WaitLog, log_while_blocked
 from cs_system.address import parse_addresses
 from cs_system.client import Reservation, StepOutputs
 from cs_system.client.pool import Requirements, SystemPool
+from cs_system.errors import WorkerLostError
 from cs_system.messages import InputIdentity
 from cs_toolkit.step import GLOBAL_STEP
+from csrun.jobs.record import read_finished_workers
 from csrun.tasks.roles import TaskInfo
 
 if TYPE_CHECKING:
@@ -132,9 +136,19 @@ def prime(session: Session, task: TaskInfo, timeline: Timeline, check: Callable[
         check()
         wait_log(text)
 
+    def check_processes(absent: list[int]) -> None:
+        directory = os.environ.get("CSRUN_LOG_DIR")
+        finished = read_finished_workers(Path(directory), task.job_id) if directory and absent else set()
+        for worker in finished.intersection(absent):
+            raise WorkerLostError(
+                f"worker {worker} has ended with exit code 0, and has not streamed into this run, which "
+                "needs its batches; make chief and workers call the same functions of the estimator or "
+                "loop, and see the log of the worker"
+            )
+
     log.info("Waiting for %d streamer(s) to prime the data pipeline", task.num_workers)
     with timeline.phase("prime the input"):
-        session.reservation.wait_workers(PRIME_TIMEOUT_S, check_and_log)
+        session.reservation.wait_workers(PRIME_TIMEOUT_S, check_and_log, check_processes)
     log.info("Streamers are ready")
     log.info(
         "Chief fully up. Waiting for Streaming (using %.2f%% of fabric cores)",

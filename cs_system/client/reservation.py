@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from cs_stream.order import START, InputPosition
+from cs_stream.run_state import WorkerPhase
 from cs_system.authentication import Call, CallSigner, TensorTags
 from cs_system.client.connection import Connection
 from cs_system.client.heartbeats import Heartbeats
@@ -203,12 +204,19 @@ class Reservation:
             ),
         )
 
-    def wait_workers(self, timeout_s: float, on_progress: OnWait | None = None) -> None:
+    def wait_workers(
+        self,
+        timeout_s: float,
+        on_progress: OnWait | None = None,
+        on_absent: Callable[[list[int]], None] | None = None,
+    ) -> None:
         """Wait until every worker has connected and its first batch is on the system.
 
         Args:
             timeout_s: Limit for all of them.
             on_progress: Called with a sentence whenever another worker is ready, and every two seconds.
+            on_absent: Called then with the indices of the workers that have never connected. An exception
+                that one of both raises ends the wait.
 
         Raises:
             WorkersTimeoutError: names the missing workers.
@@ -219,6 +227,9 @@ class Reservation:
         _, stream = self._stream("WatchInput", pb.WatchInputRequest(timeout_s=timeout_s))
         with self._connection.errors():
             for status in stream:
+                if on_absent is not None:
+                    absent = WorkerPhase.ABSENT.value
+                    on_absent([each.worker for each in status.workers if each.phase == absent])
                 if on_progress is None:
                     continue
                 ready = len(status.workers) - len(status.waiting_for)

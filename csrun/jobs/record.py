@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
 
-from cs_toolkit.files import replace_file
+from cs_toolkit.files import read_json, replace_file
 from csrun.errors import LogDirError
 from csrun.jobs.progress import FILE_NAME as PROGRESS_NAME
 from csrun.jobs.registry import KnownJob
@@ -145,6 +145,18 @@ def start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     return int(fields[19])  # field 22 of proc(5); the first two are before the parenthesis
+
+
+def read_finished_workers(log_dir: Path, job_id: str) -> set[int]:
+    """Read which workers of a job have ended with 0 and so are not restarted; empty if that is unknown."""
+    try:
+        record = read_json(log_dir / RECORD_NAME)
+        if record["job_id"] != job_id:  # of an earlier job in the same directory
+            return set()
+        tasks = [(task["role"], task["state"], task["exit_code"], task["index"]) for task in record["tasks"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {index for *ending, index in tasks if ending == ["worker", "ended", 0]}
 
 
 def prepare_log_dir(log_dir: Path, *, is_requeued: bool = False) -> None:

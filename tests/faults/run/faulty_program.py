@@ -82,6 +82,8 @@ def _wait_for(file: Path) -> None:
 @report_errors()
 def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
     terminal.configure_logging("numpy_program")
+    if FAULT == "ends early" and ROLE == LAST_WORKER:
+        return
     for number in max_steps.split(","):  # several runs in sequence
         _train(cs_ip, model_dir, int(number))
 

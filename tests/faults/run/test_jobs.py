@@ -54,6 +54,15 @@ def test_tasks_that_disagree_on_the_input_say_so_in_every_log(
     wait_idle(system)
 
 
+def test_worker_that_ends_before_it_has_streamed_ends_the_run(
+    system: RunningSystem, forked: tuple[str, ...], tmp_path: Path
+) -> None:
+    code, output = finish(launch(system, tmp_path, 1000, before=forked, FAULT="ends early"))
+    assert code == 1, output
+    assert "chief | error: worker 1 has ended with exit code 0, and has not streamed into this run" in output
+    wait_idle(system)
+
+
 def test_worker_that_is_killed_ends_the_run(system: RunningSystem, tmp_path: Path) -> None:
     code, output = finish(launch(system, tmp_path, 1000, flags=("--max-restarts=0",), FAULT="die"))
     assert code == 128 + signal.SIGKILL

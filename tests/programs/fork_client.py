@@ -1,12 +1,13 @@
 """A task whose program runs in a fork of a server: `fork_client.py SOCKET python PROGRAM ARGUMENT...`.
 
 The program has the environment, directory, CPUs and output of this process, which ends with its exit code. If
-this process is killed, the program is.
+one of them is killed, the other is.
 """
 
 import array
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -22,4 +23,6 @@ with socket.socket(socket.AF_UNIX) as connection:
     connection.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
     connection.sendall(json.dumps(request).encode() + b"\n")
     code = connection.makefile().readline()
-os._exit(int(code) if code else 137)
+if not code:
+    os.kill(os.getpid(), signal.SIGKILL)
+os._exit(int(code))

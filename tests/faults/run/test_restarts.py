@@ -36,9 +36,9 @@ def tasks(folder: Path) -> list[dict[str, object]]:
 
 
 def test_a_killed_worker_is_restarted_and_no_bit_changes(
-    system: RunningSystem, whole: Path, tmp_path: Path
+    system: RunningSystem, forked: tuple[str, ...], whole: Path, tmp_path: Path
 ) -> None:
-    code, output = finish(launch(system, tmp_path, STEPS, DEATHS="0:20 1:39"))
+    code, output = finish(launch(system, tmp_path, STEPS, before=forked, DEATHS="0:20 1:39"))
     assert code == 0, output
     for number, pause in ((1, 1), (2, 2)):
         assert re.search(
@@ -54,10 +54,10 @@ def test_a_killed_worker_is_restarted_and_no_bit_changes(
 
 
 def test_a_worker_that_dies_in_a_later_run_skips_those_before(
-    system: RunningSystem, whole: Path, tmp_path: Path
+    system: RunningSystem, forked: tuple[str, ...], whole: Path, tmp_path: Path
 ) -> None:
     # Batch 30 of worker 1 belongs to the second run, which begins at step 40.
-    code, output = finish(launch(system, tmp_path, f"40,{STEPS}", DEATHS="0:30"))
+    code, output = finish(launch(system, tmp_path, f"40,{STEPS}", before=forked, DEATHS="0:30"))
     assert code == 0, output
     assert "restart 1 of 3" in output
     assert re.search(

@@ -147,7 +147,9 @@ def test_a_job_whose_task_was_killed_continues_bit_for_bit(
 def test_a_killed_worker_is_restarted_and_no_bit_changes(
     streaming: Streaming, whole: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    code, output = finish(launch(streaming.system, tmp_path, STEPS, DEATHS="0:40 1:90"))
+    code, output = finish(
+        launch(streaming.system, tmp_path, STEPS, before=streaming.forked, DEATHS="0:40 1:90")
+    )
     assert code == 0, output
     assert "restart 2 of 3 in 2 s" in output
     assert_equal_bit_for_bit(whole(1), tmp_path, STEPS)

@@ -25,7 +25,7 @@ def test_a_long_run_keeps_a_bounded_number_of_clock_samples(
     class Writer:
         def __init__(self, collect: Callable[[int | None], Mapping[str, Mapping[str, Any]]], _: Path) -> None:
             for _ in range(INTERVALS):
-                documents[:] = collect(0).values()
+                documents[:] = collect(1).values()
 
         def close(self) -> None:
             pass

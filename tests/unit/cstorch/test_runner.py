@@ -452,7 +452,7 @@ def test_wrong_flags_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None
         run(Network, argv=["-m", "train", "-p", "list.yaml"])
 
 
-@pytest.mark.parametrize("name", ["a[1]*b?", "two words\nand a line", "-dash", "ünï✓ \\'\"%s{x}$"])
+@pytest.mark.parametrize("name", ["-a[1]*b?", "two words\nand ünï✓ \\'\"%s{x}$"])
 def test_odd_names_of_model_dir(system: RunningSystem, name: str) -> None:
     words = ("-m", "train", f"--cs_ip={system.address}", f"--model_dir={name}")
     called(*words, "--max_steps=6")

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 
 from cs_system.errors import CallRefusedError, TensorDamagedError
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.network.connection import Buffer
 from cs_toolkit.network.frames import encode_json
 from cs_toolkit.security.proofs import derive_key, is_proof, new_nonce, prove
 from cs_toolkit.security.sealing import FrameKey
@@ -78,6 +79,8 @@ class Call:
 class TensorTags:
     """The digests of a sequence of chunks of tensors, in the order in which they are sent.
 
+    The elements of a chunk are an argument, because each access of `chunk.data` copies them.
+
     Args:
         key: Key of the call.
         stream: Their direction.
@@ -87,22 +90,22 @@ class TensorTags:
         self._key, self._stream = key, stream
         self._numbers = itertools.count()
 
-    def add(self, chunk: pb.TensorChunk) -> None:
+    def add(self, chunk: pb.TensorChunk, data: Buffer) -> None:
         """Add its digest to the next chunk."""
-        chunk.tag = self._key.tag(self._stream, next(self._numbers), _head(chunk), [chunk.data])
+        chunk.tag = self._key.tag(self._stream, next(self._numbers), _head(chunk, data), [data])
 
-    def check(self, chunk: pb.TensorChunk) -> None:
+    def check(self, chunk: pb.TensorChunk, data: Buffer) -> None:
         """Check the next chunk.
 
         Raises:
             TensorDamagedError: it is not the one that was sent.
         """
-        if not self._key.is_tag(chunk.tag, self._stream, next(self._numbers), _head(chunk), [chunk.data]):
+        if not self._key.is_tag(chunk.tag, self._stream, next(self._numbers), _head(chunk, data), [data]):
             raise TensorDamagedError.of(chunk.name)
 
 
-def _head(chunk: pb.TensorChunk) -> bytes:
-    return encode_json([chunk.name, chunk.dtype, list(chunk.shape), chunk.offset, len(chunk.data)])
+def _head(chunk: pb.TensorChunk, data: Buffer) -> bytes:
+    return encode_json([chunk.name, chunk.dtype, list(chunk.shape), chunk.offset, len(data)])
 
 
 class CallSigner:

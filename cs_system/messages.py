@@ -240,14 +240,15 @@ def pack_tensors(
         data = flat.view(np.uint8).data
         offset = 0
         while offset < len(data) or offset == 0:
-            chunk = pb.TensorChunk(name=name, offset=offset, data=bytes(data[offset : offset + room]))
+            part = data[offset : offset + room]
+            chunk = pb.TensorChunk(name=name, offset=offset, data=bytes(part))
             if offset == 0:
                 chunk.dtype = array.dtype.name
                 chunk.shape.extend(array.shape)
-            tags.add(chunk)
+            tags.add(chunk, part)
             group.append(chunk)
-            room -= len(chunk.data)
-            offset += len(chunk.data)
+            room -= len(part)
+            offset += len(part)
             # The limit on tensors keeps the names of many small ones from adding up to a huge message.
             if room == 0 or len(group) == MAX_TENSORS:
                 yield group
@@ -287,18 +288,19 @@ class TensorAssembler:
         DeviceMemoryError: a tensor does not fit the memory.
         """
         for chunk in chunks:
-            self._tags.check(chunk)
+            data = chunk.data
+            self._tags.check(chunk, data)
             name, room, done = self._open or self._begin(chunk)
             if self._open is not None and (chunk.name != name or chunk.offset != done):
                 raise WireFormatError(
                     f"expected byte {done} of tensor '{name}', got byte {chunk.offset} of '{chunk.name}'"
                 )
-            end = done + len(chunk.data)
+            end = done + len(data)
             if end > len(room):
                 raise WireFormatError(
                     f"tensor '{name}': got {end} bytes, its shape and dtype have {len(room)}"
                 )
-            room[done:end] = chunk.data
+            room[done:end] = data
             self._open = None if end == len(room) else (name, room, end)
             self.complete_bytes += end if self._open is None else 0
 

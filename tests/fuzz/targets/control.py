@@ -89,7 +89,7 @@ def parse_tensors(data: bytes) -> None:
     chunks = pb.StateChunk.FromString(data).tensors
     tags = CALL.requested_tensors()
     for chunk in chunks:
-        tags.add(chunk)
+        tags.add(chunk, chunk.data)
     expected = {name: (array.dtype.name, array.shape) for name, array in STATE.items()}
 
     def accept(name: str, dtype: str, shape: tuple[int, ...]) -> None:

@@ -61,7 +61,7 @@ def tagged(chunks):
     """The chunks as a client sends them that knows no better."""
     copies, sent = [pb.TensorChunk.FromString(each.SerializeToString()) for each in chunks], tags()
     for each in copies:
-        sent.add(each)
+        sent.add(each, each.data)
     return copies
 
 

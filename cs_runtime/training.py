@@ -41,7 +41,7 @@ from cs_runtime.terminal import WaitLog, log_while_blocked
 from cs_runtime.training_lock import training_lock
 from cs_runtime.worker import run_in_process_worker, run_worker
 from cs_system.client import StateStream, StepOutputs, StepStream
-from cs_system.errors import CsSystemError
+from cs_system.errors import CsSystemError, TensorDamagedError
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.tasks.roles import TaskInfo
 
@@ -191,13 +191,26 @@ class TrainingRun:
         return self.should_stop
 
     def finish_checkpoint(self) -> None:
-        """Wait for the background checkpoint, if there is one, and write it."""
+        """Wait for the background checkpoint, if there is one, and write it.
+
+        One that arrives damaged after further steps have run is left out, with a warning.
+        """
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:
             return
         with self._timeline.phase("checkpoint"):
-            with log_while_blocked("give the state"):
-                state = snapshot.state()
+            try:
+                with log_while_blocked("give the state"):
+                    state = snapshot.state()
+            except TensorDamagedError as error:
+                if self.step > snapshot.step:  # the system has this state no longer
+                    log.warning(
+                        "no checkpoint of step %d: %s; training continues",
+                        snapshot.step,
+                        str(error).partition(",")[0],
+                    )
+                    return
+                state = self.session.reservation.state()
             _check_global_step(state, snapshot.step)
             self._record_input(self._snapshot_record)
             self.should_stop |= self._front_end.save(snapshot.step, state)

@@ -12,7 +12,8 @@ from cs_runtime.options import RunSettings
 from cs_runtime.progress import Timeline
 from cs_runtime.session import next_run
 from cs_runtime.training import train, training_run
-from cs_system.client import StepOutputs
+from cs_system.client import StateStream, StepOutputs
+from cs_system.errors import TensorDamagedError
 from csrun.tasks.roles import TaskInfo
 from estimator import CSRunConfig
 from estimator.cs.program import TensorFlowFrontEnd
@@ -83,6 +84,39 @@ def test_a_checkpoint_of_which_further_steps_run_equals_one_between_steps(
             run.advance(5)
         saved = tf.train.load_variable(str(tmp_path / "model.ckpt-3"), "weights")
     np.testing.assert_array_equal(saved, expected)
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_background_checkpoint_that_arrives_damaged(
+    more: int,
+    system: RunningSystem,
+    tmp_path: Path,
+    task: TaskInfo,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is fetched again if no step has run since; else it is left out, and the run continues."""
+    read, damaged = StateStream.read, [TensorDamagedError.of("state.model.weights")]
+
+    def read_damaged(stream: StateStream) -> dict[str, np.ndarray]:
+        state = read(stream)
+        if damaged:
+            raise damaged.pop()
+        return state
+
+    with training_run(
+        front_end(tmp_path), settings(system, tmp_path), Losses(), task, next_run(), Timeline()
+    ) as run:
+        run.advance(3)
+        monkeypatch.setattr(StateStream, "read", read_damaged)
+        run.start_checkpoint()
+        run.advance(more) if more else run.finish_checkpoint()
+        run.checkpoint()
+        assert run.step == 3 + more
+    assert not damaged
+    assert [path.name for path in tmp_path.glob("*-[1-9].index")] == [f"model.ckpt-{3 + more}.index"]
+    warnings = [line for line in caplog.messages if "no checkpoint of step 3: tensor" in line]
+    assert len(warnings) == bool(more)
 
 
 def test_the_end_of_the_input_is_reported(system: RunningSystem, tmp_path: Path, task: TaskInfo) -> None:

@@ -84,7 +84,7 @@ def run(*command: str) -> str:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    code = process.returncode or (128 + caught[0] if caught else 0)
+    code = 128 + caught[0] if caught else process.returncode
     if code < 0:  # killed by a signal
         code = 128 - code
     if code:

@@ -37,6 +37,7 @@ class _Process:
     """Stands for the process of an engine that has sent all of its answers, and has died."""
 
     exit_code = 0
+    start_error = ""
 
     def __init__(self, answers: bytes, read: bytes) -> None:
         self._ends = []

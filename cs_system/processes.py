@@ -42,10 +42,13 @@ NUMBER_BYTES = 4
 _MAX_NUMBER = 2**31 - 1
 
 Json = str | int
+# All code of the child processes, so that an upgrade of the toolkit does not reach a running system.
 _PRELOADED = (
     "cs_system.memoryx.server",
     "cs_system.memoryx.update_server",
     "cs_system.server.engine_child",
+    "cs_system.server.engine_process",
+    "cs_system.swarmx.hosts",
     "cs_system.swarmx.member",
 )
 _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS = 1 << 16, 8

@@ -62,6 +62,23 @@ def test_the_exit_code_is_that_of_the_function() -> None:
     assert process.exit_code == 7
 
 
+def test_the_fork_server_has_the_code_of_its_processes() -> None:
+    code = """
+import sys
+from importlib import import_module
+from cs_system.processes import _PRELOADED
+for name in _PRELOADED:
+    import_module(name)
+known = set(sys.modules)
+# The modules of the functions that they run.
+import cs_system.memoryx.config, cs_system.memoryx.remote
+import cs_system.server.engine_process, cs_system.swarmx.hosts
+print(*sorted(name for name in set(sys.modules) - known if name.startswith("cs_")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_it_ends_on_request_and_has_its_name_until_then() -> None:
     process = ChildProcess("cs_test", time.sleep, [1000])
     assert not process.wait(0.0)

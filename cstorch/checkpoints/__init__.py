@@ -68,7 +68,8 @@ def load(
 
     Tensors of an HDF5 file are memory-mapped: their elements are read when they are used, and writing into
     one changes no file. Compressed ones, from other writers of the format, are read immediately. A file that
-    is modified in place while its tensors are in use (`save` replaces it instead) changes them.
+    is modified in place while its tensors are in use (`save` replaces it instead) changes them, and using
+    those of one that is truncated ends the process with SIGBUS.
 
     Args:
         path: the file, or the URL of an object, s3://BUCKET/KEY, which is downloaded.

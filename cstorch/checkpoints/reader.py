@@ -6,8 +6,10 @@ import json
 import logging
 import math
 import mmap
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote
@@ -52,10 +54,11 @@ def read(path: Path) -> Any:
     """Read the nest in an HDF5 file.
 
     Raises:
-        CheckpointError: the file is damaged, is not a checkpoint, or refers to other files.
+        CheckpointError: the file is damaged, is not a checkpoint, refers to other files, or was changed while
+            it was read.
     """
     try:
-        with path.open("rb") as raw:
+        with path.open("rb") as raw, _refuse_changes(path, raw):
             checksums = Checksums.read(path, raw.fileno())
             if checksums is None:
                 check_heaps(path)
@@ -70,6 +73,21 @@ def read(path: Path) -> Any:
             f"{path} is damaged or truncated ({str(error) or type(error).__name__}); expected a complete "
             "checkpoint: load an older one, or copy or save it again"
         ) from error
+
+
+@contextmanager
+def _refuse_changes(path: Path, raw: BinaryIO) -> Iterator[None]:
+    """Raise an error, instead of those of the body, if an open file is changed meanwhile."""
+    before = os.fstat(raw.fileno())
+    try:
+        yield
+    finally:
+        after = os.fstat(raw.fileno())
+        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            raise CheckpointError(
+                f"{path} was changed while it was read; load it again, or an older one; a program that "
+                "replaces a checkpoint should write another file and rename it"
+            )
 
 
 class _Reader:

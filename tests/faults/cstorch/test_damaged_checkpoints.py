@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import re
 import shutil
@@ -21,6 +22,8 @@ from h5py import h5d, h5p, h5s, h5t, h5z
 
 import cstorch.checkpoints as cp
 from benchmarks.checkpoints import _training
+from cstorch.checkpoints import reader as reader_module
+from cstorch.checkpoints.checksums import Checksums
 from cstorch.errors import CheckpointError
 
 SEED = 35
@@ -312,3 +315,33 @@ def test_a_killed_run_leaves_no_part_of_a_checkpoint_for_the_next(tmp_path: Path
     (tmp_path / ".checkpoint_7.mdl.4711-0123abcd").write_bytes(b"\x89HDF")
     cp.save({"a": 1}, tmp_path / "checkpoint_9.mdl")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_9.mdl"]
+
+
+@pytest.mark.parametrize("moment", ["checked", "opened"])
+@pytest.mark.parametrize("left", [0, 5000, 0.5, 0.999])
+def test_a_file_that_is_truncated_during_a_load_is_refused(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, left: float
+) -> None:
+    path = tmp_path / saved.name
+    content = saved.read_bytes()
+    path.write_bytes(content)
+
+    def truncate() -> None:
+        os.truncate(path, int(left * len(content)) if left < 1 else int(left))
+
+    check, reader = Checksums.check, reader_module._Reader.read
+
+    def check_and_truncate(checksums: Checksums, file: int) -> None:
+        check(checksums, file)
+        truncate()
+
+    def truncate_and_read(self: Any) -> Any:
+        truncate()
+        return reader(self)
+
+    if moment == "checked":
+        monkeypatch.setattr(Checksums, "check", check_and_truncate)
+    else:
+        monkeypatch.setattr(reader_module._Reader, "read", truncate_and_read)
+    with pytest.raises(CheckpointError, match=re.escape(f"{path} was changed while it was read")):
+        cp.load(path)

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,6 +50,9 @@ log = logging.getLogger("cs_system.server")
 # The process ends within 5 s of a signal: a run that is still computing after these limits is abandoned.
 _RUN_END_S = 2.5
 _CALLS_END_S = 0.5
+
+# Threads for calls that wait, of disks for example.
+_BLOCKING_THREADS = 8
 
 _POLL_S = 0.05
 _SAMPLE_EVERY_S = 1.0
@@ -113,7 +117,7 @@ def serve(options: ServerOptions) -> int:
     if options.ready_file is not None:
         # A file left by a killed server must not be mistaken for this one's.
         options.ready_file.unlink(missing_ok=True)
-    device = ThreadPoolExecutor(1, thread_name_prefix="device")
+    device = start_threads(1, "device")
     cache = None
     if options.cache_dir is not None:
         cache = XlaCache.of_this_cpu(options.cache_dir / "xla", options.cache_bytes)
@@ -127,6 +131,15 @@ def serve(options: ServerOptions) -> int:
     engines.close()
     device.shutdown()
     return code
+
+
+def start_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Make a pool whose threads run already, so that no later call fails because none can be started."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+    all_run = threading.Barrier(count)  # a thread that is idle would take the task of the next one
+    for _ in range(count):
+        pool.submit(all_run.wait)
+    return pool
 
 
 def _raise_file_limit() -> None:
@@ -147,6 +160,7 @@ def _raise_file_limit() -> None:
 
 async def _serve(options: ServerOptions, device: ThreadPoolExecutor, engines: EnginePool) -> tuple[int, bool]:
     signals = _Signals()
+    asyncio.get_running_loop().set_default_executor(start_threads(_BLOCKING_THREADS, "blocking"))
     store = ExecutableStore(options.cache_dir and options.cache_dir / "executables", options.cache_bytes)
     with contextlib.ExitStack() as stack:
         try:

@@ -323,17 +323,20 @@ class System:
     async def _release(self, ticket: Ticket, reason: str | None, why: str) -> None:
         held = self.book.holder is ticket
         if held and self.run is not None:
+            # The next job must get the system, whatever state this run has left.
             try:
                 await self.run.close(reason)
             except Exception:
-                # The next job must get the system, whatever state this run has left.
                 log.exception("closing the run failed", extra={"job": ticket.job})
             record = self.usage_of(ticket, self.run, why)
             self._ended_wafer_s += record.wafer_s
             self._ended_totals = self.totals()
             self.run = self.chief = None
-            # In a thread, because it waits for the disk.
-            await asyncio.to_thread(self.files.append, record)
+            try:
+                # In a thread, because it waits for the disk.
+                await asyncio.to_thread(self.files.append, record)
+            except Exception:
+                log.exception("recording the use of the system failed", extra={"job": ticket.job})
         self.book.leave(ticket, why, time.time())
         if held:
             log.info("the system is free: %s", why, extra={"job": ticket.job})

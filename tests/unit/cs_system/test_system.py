@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cs_system.server.process import start_threads
 from cs_system.server.run import Run, RunLimits
 from cs_system.server.system import System, SystemOptions
 
@@ -95,3 +96,30 @@ def test_a_process_that_takes_no_program_is_killed_with_the_run(monkeypatch):
     monkeypatch.setattr("cs_system.server.run._OPERATION_END_S", 0.05)
     with ThreadPoolExecutor(1) as device:
         assert asyncio.run(end(device))
+
+
+def test_the_system_is_free_after_a_release_that_no_thread_could_serve(monkeypatch, caplog):
+    async def release(engines, device):
+        engines.may_end.set()
+        system = System(SystemOptions("cs2", "{}"), device, engines, None, None)
+        ticket = system.enter("a", "token", wait=False)
+        await system.grant(ticket, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "to_thread", no_thread)
+            await asyncio.wait({system.release(ticket, None, "its end")})
+        await system.grant(system.enter("b", "token", wait=False), None)
+        return engines.ends.is_set()
+
+    async def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    with ThreadPoolExecutor(1) as device:
+        assert asyncio.run(release(HeldEngines(), device))
+    assert "recording the use of the system failed" in caplog.text
+
+
+def test_threads_of_a_pool_run_from_the_start():
+    before = threading.active_count()
+    with start_threads(3, "test") as pool:
+        assert threading.active_count() == before + 3
+        assert pool.submit(int, "7").result(10.0) == 7

@@ -18,6 +18,7 @@ import numpy as np
 from input_analyzer.source_edits import (
     Edit,
     Position,
+    append_argument,
     end_of,
     end_of_object,
     replace_node,
@@ -28,8 +29,9 @@ from input_analyzer.source_edits import (
 from input_rules.findings import Finding
 
 MAP_BEFORE_BATCH = "map-before-batch"
-# The first one that computes the same is recommended.
-FORMS = ("batch_ops", "vectorized")
+SINGLE_RECORDS = "loader-records-single"
+# The forms of changes that are tried; the first one that computes the same is recommended.
+FORMS = {MAP_BEFORE_BATCH: ("batch_ops", "vectorized"), SINGLE_RECORDS: ("batch",)}
 
 _Function = ast.FunctionDef | ast.Lambda
 _BLOCKS = ("body", "orelse", "finalbody", "handlers")
@@ -40,11 +42,11 @@ class NotMechanicalError(Exception):
 
 
 def plan_batch_form(finding: Finding, form: str, tree: ast.Module, source: str) -> list[Edit]:
-    """Return the edits that move calls of `map` after a `batch`.
+    """Return the edits that move calls of `map` after a `batch`, or that read a dataset by batches.
 
     Args:
         finding: Its lines name the calls.
-        form: One of `FORMS`.
+        form: One of its `FORMS`.
         tree: The syntax tree of the source.
         source: The file that the finding is about.
 
@@ -52,6 +54,8 @@ def plan_batch_form(finding: Finding, form: str, tree: ast.Module, source: str) 
         NotMechanicalError: It takes more than that.
     """
     code = _Code(tree, source)
+    if finding.id == SINGLE_RECORDS:
+        return _read_batches(finding, code)
     maps, batch = _find_calls(finding, code)
     functions = [code.first_argument(call) for call in maps]
     if form == "vectorized":
@@ -208,6 +212,24 @@ class _Code:
         classes = {one.name for one in self.above(node) if isinstance(one, ast.ClassDef)}
         return {"self", "cls"} | classes
 
+    def assignments_of(self, name: ast.expr | None) -> list[ast.Assign]:
+        """Return the assignments to a name in its function."""
+        if not isinstance(name, ast.Name):
+            return []
+        return [
+            node
+            for node in ast.walk(self.scope_of(name))
+            if isinstance(node, ast.Assign)
+            and any(isinstance(one, ast.Name) and one.id == name.id for one in node.targets)
+        ]
+
+    def makers_of(self, value: ast.expr | None) -> set[str]:
+        """Return the names of the classes that make a value; nothing if that is unknown."""
+        values = [value] if isinstance(value, ast.Call) else [one.value for one in self.assignments_of(value)]
+        if not all(isinstance(one, ast.Call) for one in values):
+            return set()
+        return {ast.unparse(one.func).split(".")[-1] for one in values if isinstance(one, ast.Call)}
+
     @property
     def names_tensorflow(self) -> bool:
         """True if the name `tf` is TensorFlow."""
@@ -216,6 +238,60 @@ class _Code:
             for node in ast.walk(self.tree)
             if isinstance(node, ast.Import | ast.ImportFrom)
         )
+
+
+def _read_batches(finding: Finding, code: _Code) -> list[Edit]:
+    """Return the edits with which all loaders of a dataset read whole batches."""
+    places = [place.rpartition(":") for place in (finding.source or "", *finding.related)]
+    if len({path for path, _, _ in places}) != 1:
+        raise NotMechanicalError("the dataset and its DataLoader are in different files")
+    imports = [name for node in ast.walk(code.tree) if isinstance(node, ast.Import) for name in node.names]
+    if not any(name.name.split(".")[0] == "torch" and not name.asname for name in imports):
+        raise NotMechanicalError("the file does not import torch")
+    lines = [int(line) for _, _, line in places]
+    loaders = [
+        node
+        for node in ast.walk(code.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "DataLoader"
+    ]
+    own = [call for call in loaders if call.lineno <= lines[-1] <= (call.end_lineno or call.lineno)]
+    if len(own) != 1:
+        raise NotMechanicalError("it is not certain which call of DataLoader() is meant")
+    edits = []
+    if finding.related:
+        methods = [
+            node
+            for node in ast.walk(code.tree)
+            if isinstance(node, ast.FunctionDef) and node.name == "__getitem__" and node.lineno == lines[0]
+        ]
+        if len(methods) != 1 or not isinstance(kind := code.parents[methods[0]], ast.ClassDef):
+            raise NotMechanicalError("its class is not on that line")
+        # Loaders that expect single records would get a batch.
+        for call in loaders:
+            made_by = code.makers_of(_argument(call, 0, "dataset"))
+            if call not in own and (not made_by or kind.name in made_by):
+                if made_by != {kind.name}:
+                    raise NotMechanicalError("another DataLoader may read the dataset, too")
+                own.append(call)
+        after = ((methods[0].end_lineno or 0) + 1, 0)
+        added = ("", "# A loader reads a whole batch: the index is a list.", "__getitems__ = __getitem__")
+        text = "".join(f"{' ' * methods[0].col_offset}{line}".rstrip() + "\n" for line in added)
+        edits.append(Edit(after, after, text))
+    else:
+        dataset = _argument(own[0], 0, "dataset")
+        made = code.assignments_of(dataset)
+        if not isinstance(dataset, ast.Name) or len(made) != 1:
+            raise NotMechanicalError("its dataset is not made by one assignment to a name")
+        name, after = dataset.id, (end_of(made[0])[0] + 1, 0)
+        text = f"{' ' * made[0].col_offset}{name}.__getitems__ = {name}.__getitem__  # whole batches\n"
+        edits.append(Edit(after, after, text))
+    for call in own:
+        if any(keyword.arg in (None, "collate_fn", "batch_sampler") for keyword in call.keywords):
+            raise NotMechanicalError("its DataLoader has other settings for batches")
+        argument = append_argument(call, "collate_fn=torch.utils.data.default_convert", code.source)
+        if argument is not None:
+            edits.append(argument)
+    return edits
 
 
 def _vectorize(function: ast.expr, code: _Code) -> Edit:

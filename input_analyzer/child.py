@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
 from csrun.schedulers.registry import node_name
-from input_analyzer.batch_forms import MAP_BEFORE_BATCH
+from input_analyzer.batch_forms import FORMS
 from input_analyzer.errors import lost_a_worker, users_traceback
 from input_analyzer.measure.examine import Shapes, check_length
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
@@ -59,13 +59,13 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
                 say("trying the input with whole batches")
                 form = choose_form(program, order.source_forms)
                 if form is None:
-                    del findings[MAP_BEFORE_BATCH]
+                    findings = {name: value for name, value in findings.items() if name not in FORMS}
                 else:
                     files = order.source_forms[form]
             found = compare_all(
                 findings,
                 lambda some, alive: compare(
-                    program, some, order.stage_seconds, alive, files if MAP_BEFORE_BATCH in some else {}
+                    program, some, order.stage_seconds, alive, {} if FORMS.keys().isdisjoint(some) else files
                 ),
                 say,
             )

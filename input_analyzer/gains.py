@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from input_analyzer.batch_forms import FORMS, MAP_BEFORE_BATCH
+from input_analyzer.batch_forms import FORMS
 from input_analyzer.errors import InputAnalyzerError
 from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
@@ -83,7 +83,7 @@ def measure_gains(
     """
     values, forms = select_compared(findings), plan_forms(findings)
     if not forms:
-        values.pop(MAP_BEFORE_BATCH, None)
+        values = {name: value for name, value in values.items() if name not in FORMS}
     untried = drop_untried(findings)
     if not values:
         return Gains(untried)
@@ -125,19 +125,20 @@ def measure_gains(
 def plan_forms(findings: Sequence[Finding]) -> dict[str, dict[str, str]]:
     """Return the changed sources of findings whose change has several forms, by form and file."""
     forms: dict[str, dict[str, str]] = {}
-    for form in FORMS:
-        moving = [replace(one, form=form) for one in findings if one.id == MAP_BEFORE_BATCH]
-        files = {str(Path(file.name).absolute()): file.after for file in plan_changes(moving).files}
-        if files:
-            forms[form] = files
+    for name, known in FORMS.items():
+        for form in known:
+            moving = [replace(one, form=form) for one in findings if one.id == name]
+            files = {str(Path(file.name).absolute()): file.after for file in plan_changes(moving).files}
+            if files:
+                forms[form] = files
     return forms
 
 
 def choose_form(findings: Iterable[Finding], form: str | None) -> tuple[Finding, ...]:
     """Set the form of a change that was tried; without one it is not proposed."""
     if form is None:
-        return tuple(one for one in findings if one.id != MAP_BEFORE_BATCH)
-    return tuple(replace(one, form=form) if one.id == MAP_BEFORE_BATCH else one for one in findings)
+        return tuple(one for one in findings if one.id not in FORMS)
+    return tuple(replace(one, form=form) if one.id in FORMS else one for one in findings)
 
 
 def drop_untried(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -217,7 +218,7 @@ WORKER_COUNTS = ("loader-workers-missing", "loader-workers-few")
 COMPARED = PREFETCHING | {
     *WORKER_COUNTS,
     *("parallel-calls-missing", "parallel-calls-fixed", "cycle-length-fixed", "flat-map-of-files"),
-    *("parallel-reads-missing", "loader-workers-restarted", MAP_BEFORE_BATCH),
+    *("parallel-reads-missing", "loader-workers-restarted", *FORMS),
 }
 
 

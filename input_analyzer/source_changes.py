@@ -16,7 +16,7 @@ from cs_toolkit.errors import UsageError
 from cs_toolkit.files import replace_file
 from csrun.console import STDERR, STDOUT, say, write_text
 from csrun.errors import CsrunError
-from input_analyzer.batch_forms import FORMS, MAP_BEFORE_BATCH, NotMechanicalError, plan_batch_form
+from input_analyzer.batch_forms import FORMS, NotMechanicalError, plan_batch_form
 from input_analyzer.source_edits import (
     Edit,
     append_argument,
@@ -111,7 +111,7 @@ def _change_file(
         unchanged += ((finding, "its file cannot be read as Python") for finding in findings)
         return None
     edits: dict[Edit, None] = {}
-    moving = [finding for finding in findings if finding.id == MAP_BEFORE_BATCH]
+    moving = [finding for finding in findings if finding.id in FORMS]
     # prefetch() is appended after repeat(), whichever was found first.
     for finding in sorted(findings, key=lambda finding: finding.id == "prefetch-missing"):
         if finding in moving:
@@ -126,7 +126,7 @@ def _change_file(
     edits = {}
     for finding in moving:
         try:
-            planned = plan_batch_form(finding, finding.form or FORMS[0], ast.parse(after), after)
+            planned = plan_batch_form(finding, finding.form or FORMS[finding.id][0], ast.parse(after), after)
         except NotMechanicalError as error:
             unchanged.append((finding, str(error)))
         else:

@@ -30,6 +30,7 @@ from input_analyzer.tf.rebuild import (
 )
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import files_at_once, most_cpus_for
+from input_rules.tf.inspection import equal_random_numbers
 from input_rules.tf.operations import constant_input, find_inputs, function_library, function_traits
 from input_rules.tf.pipeline import TracedDataset, call_in_graph, trace
 
@@ -86,10 +87,11 @@ def choose_form(program: InputProgram, forms: Mapping[str, Mapping[str, str]]) -
     Returns:
         None if there is none: the changed program fails, or its batches differ.
     """
-    wanted = list(_first_batches(_trace(program)))
+    with equal_random_numbers():
+        wanted = list(_first_batches(_trace(program)))
     for form, files in forms.items():
         # The change may be anything but right: a shape that was not written, a function that fails.
-        with suppress(Exception), changed_source(files):
+        with suppress(Exception), changed_source(files), equal_random_numbers():
             found = list(_first_batches(_trace(program), len(wanted)))
             if len(found) == len(wanted) and all(map(_are_equal, wanted, found)):
                 return form

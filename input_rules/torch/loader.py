@@ -22,6 +22,7 @@ from cs_toolkit.source_files import is_user_file
 from input_rules.batches import SampleCounter, batch_bytes
 from input_rules.formatting import display_path
 from input_rules.pipeline import Pipeline, Stage, Tensor, Value
+from input_rules.torch.batch_forms import takes_indices
 from input_rules.torch.batch_parts import flatten_batch
 from input_rules.torch.layers import Layer, find_layers
 
@@ -125,6 +126,8 @@ def read_pipeline(
         attributes: dict[str, Value] = {}
         if layer.name == GETITEM:
             attributes = {"iterable": parts.iterable}
+            if parts.batches and not parts.iterable:
+                attributes["batch_form"] = takes_indices(loader.dataset)
         source = definition_line(layer.code)
         stages.append(Stage(layer.name, layer.op, len(stages), before, source, attributes))
     own = definition_line(loader.collate_fn)

@@ -23,7 +23,7 @@ from input_rules.rules.base import (
     overlap_gain,
     time_saving_gain,
 )
-from input_rules.rules.batching import find_wide_types
+from input_rules.rules.batching import WORTHWHILE_SHARE, find_wide_types
 from input_rules.throughput import StageCost, assign_lanes, cpu_us, queueing_time, time_us
 
 _COLLATE_SHARE = 0.2  # of the time of all stages
@@ -136,6 +136,32 @@ def find_slow_collate(pipeline: Pipeline, context: Context) -> Iterator[Finding]
             time_saving_gain(pipeline, context, (stage,)),
         )
 
+
+def find_single_records(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Find datasets that are read record by record although they could be read batch by batch."""
+    stage, collate = pipeline.by_name["getitem"], pipeline.by_name["collate"]
+    stages = (stage, collate)
+    share = context.share(stages)
+    if not flag(stage, "batch_form") or flag(collate, "users") or pipeline.samples_per_element < _FEW_RECORDS:
+        return
+    if share is not None and share < WORTHWHILE_SHARE:
+        return
+    source = pipeline.by_name["workers"].source
+    yield Finding(
+        "loader-records-single",
+        "warning",
+        "getitem",
+        stage.source or source,
+        "__getitem__ is called for every record, and the records are collated, though it only selects rows "
+        "of arrays and computes with them: it can take the indices of a whole batch",
+        "__getitems__ = __getitem__ in the dataset, and "
+        "DataLoader(..., collate_fn=torch.utils.data.default_convert)",
+        time_saving_gain(pipeline, context, stages),
+        related=() if stage.source is None or source is None else (source,),
+    )
+
+
+_FEW_RECORDS = 4
 
 _MANY_NUMBERS = 8
 _POSITION = re.compile(r"^(.+)\[\d+\]$")
@@ -439,6 +465,7 @@ RULES: tuple[Rule, ...] = (
     find_missing_shard,
     find_unseeded_order,
     find_slow_collate,
+    find_single_records,
     find_lists_of_numbers,
     find_worker_count,
     find_restarted_workers,

@@ -38,6 +38,7 @@ class _Process:
 
     exit_code = 0
     start_error = ""
+    memory = None
 
     def __init__(self, answers: bytes, read: bytes) -> None:
         self._ends = []

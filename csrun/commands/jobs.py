@@ -71,7 +71,7 @@ def list_text(found: list[JobStatus]) -> str:
             command if len(command) <= COMMAND_WIDTH else command[: COMMAND_WIDTH - 3] + "...",
         )
         for one in found
-        for command in [join(one.job.command).replace("\n", " ")]
+        for command in [join(one.job.command)]
     ]
     return "\n".join(columns(rows)) + "\n"
 

@@ -16,6 +16,7 @@ from shlex import join
 from typing import Any
 
 from cs_toolkit.errors import ToolkitError
+from cs_toolkit.log_lines import escape_controls
 from csrun.errors import CsrunError
 from csrun.jobs.progress import TrainingProgress, read_progress
 from csrun.jobs.record import start_ticks
@@ -218,7 +219,7 @@ def status_text(found: JobStatus) -> str:
         "command": join(found.job.command),
         "logs": found.job.log_dir,
     }
-    lines = [f"{name:<9} {value}" for name, value in facts.items() if value]
+    lines = [f"{name:<9} {escape_controls(str(value))}" for name, value in facts.items() if value]
     if found.tasks:
         restarted = any(task.get("restarts") for task in found.tasks)
         rows = [("task", "host", "state", "exit code", *(["restarts"] if restarted else []))]
@@ -232,8 +233,9 @@ def status_text(found: JobStatus) -> str:
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Format rows as lines with aligned columns."""
-    table = list(rows)
+    """Format rows as lines with aligned columns; control characters become escapes."""
+    # The record of a job that another user has written may contain sequences for the terminal.
+    table = [tuple(map(escape_controls, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from csrun.commands.jobs import list_text
 from csrun.jobs.progress import TrainingProgress, read_progress
 from csrun.jobs.record import new_job_id
 from csrun.jobs.registry import KnownJob, find_job, known_jobs, register
@@ -148,6 +149,14 @@ def test_jobs_that_are_not_known_are_refused(csrun: Call, words: list[str], mess
 def test_an_empty_list_of_jobs_is_reported(csrun: Call) -> None:
     assert csrun("status").stdout == "no jobs are known; csrun_wse starts one\n"
     assert json.loads(csrun("status", "--json").stdout) == []
+
+
+def test_control_characters_of_a_record_are_escaped() -> None:
+    job = KnownJob("local-1", "/logs\x1b]0;title\x07", "local", ("echo", "\x1b[2J\nstate     done"), "", 1)
+    found = job_status(job, {"tasks": [{"role": "chief", "host": "\x1b[31mnode"}]}, None, None)
+    for text in (status_text(found), list_text([found])):
+        assert r"\x1b[2J\x0astate     done" in text
+        assert not set(text) & set(map(chr, range(32))) - {"\n"}
 
 
 def test_unreadable_entries_are_left_out(environment: dict[str, str], tmp_path: Path) -> None:

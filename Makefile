@@ -38,10 +38,10 @@ soak: .venv/.complete ## the long tests: FAULTS=1000 random ones, jobs for MINUT
 		-o faulthandler_timeout=3600
 	$(VENV_PYTHON) -m pytest tests/property --numprocesses=auto --hypothesis-profile=thorough
 
-bench: .venv/.complete ## the benchmarks; prints ratios and writes docs/benchmarks.md
+bench: .venv/.complete ## the benchmarks; prints ratios and writes their page
 	$(VENV_PYTHON) -m benchmarks
 
-zoo: .venv/.complete ## train the architectures of model libraries; writes docs/models.md; ZOO="bert t5*" for some
+zoo: .venv/.complete ## train the architectures of model libraries; writes their page; ZOO="bert t5*" for some
 	$(VENV_PYTHON) -m benchmarks.zoo $(ZOO)
 
 demo: .venv/.complete ## compile and train FC-MNIST on a simulated CS system

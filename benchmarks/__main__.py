@@ -1,4 +1,4 @@
-"""Runs all benchmarks, prints their tables, and writes docs/benchmarks.md and docs/performance-model.md."""
+"""Run all benchmarks, print their tables, and write the pages on benchmarks and on the performance model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from benchmarks import (
 )
 from benchmarks.harness import Row, machine, table
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "benchmarks.md"
 
 
 GROUPS: dict[str, Callable[[], list[Row]]] = {

@@ -28,7 +28,7 @@ from cs_toolkit.loader import load_model
 from models.common.tf.params import Params
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "performance-model.md"
+PAGE = ROOT / "docs" / "explanation" / "performance-model.md"
 BEGIN, END = "<!-- predictions: begin -->", "<!-- predictions: end -->"
 _FILES = {
     "transformer": "params_transformer_d256_6_6.yaml",

@@ -69,7 +69,7 @@ def _module_hint(name: str) -> str:
         return f"{found}; add it: csrun pip install {_PACKAGES[top]}"
     return (
         f"{found}; add the package that has it: csrun pip install {top or 'PACKAGE'} "
-        "(the package may have another name; see docs/containers.md)"
+        "(the package may have another name; see docs/how-to/containers.md)"
     )
 
 

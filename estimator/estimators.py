@@ -149,7 +149,7 @@ class EstimatorFacade(ABC):
         Args:
             input_fn: Returns a Dataset, tensors, or `(features, labels)`. It is called with those of (params,
                 mode, config, input_context) that it declares.
-            hooks: Session hooks. On the CS system a hook can only look at values (docs/hooks.md).
+            hooks: Session hooks. On the CS system a hook can only look at values (docs/how-to/hooks.md).
             steps: Number of steps to train.
             max_steps: Global step to train to; exclusive with `steps`. On this CPU both may be None, which
                 trains to the end of the input.

@@ -1,6 +1,6 @@
 """The result of an analysis: typed data, and the JSON that `cs_input_analyzer --json FILE` writes. Pure.
 
-docs/input-analyzer-reference.md describes the members of the JSON.
+docs/reference/input-analyzer-reference.md describes the members of the JSON.
 """
 
 from __future__ import annotations

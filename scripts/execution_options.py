@@ -1,4 +1,6 @@
-"""docs/execution-options.md, from the record of options: `.venv/bin/python scripts/execution_options.py`.
+"""Write docs/reference/execution-options.md from the record of options.
+
+Usage: `.venv/bin/python scripts/execution_options.py`.
 
 A test fails if the page is older than the record.
 """
@@ -23,15 +25,16 @@ from cstorch.distributed import ClusterConfig
 from cstorch.startup import backend, configure
 from estimator import CSRunConfig
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "execution-options.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "execution-options.md"
 HEAD = """\
 # Options of an execution
 
 This page is generated from `cs_toolkit/execution_options.py` by `scripts/execution_options.py`.
 
 These options determine how the CS system executes the steps of a program. They have the same names
-and meanings everywhere. None selects the default. [weight-streaming.md](weight-streaming.md),
-[replicas.md](replicas.md) and [precision.md](precision.md) explain when to use them.
+and meanings everywhere. None selects the default. [Weight
+streaming](../how-to/weight-streaming.md), [Replicas on one wafer](../how-to/replicas.md) and
+[Precision](../how-to/precision.md) explain when to use them.
 
 """
 PLACES = """\
@@ -43,7 +46,7 @@ NOTES = """\
 
 `runconfig` is the section of the parameter file of programs on `cstorch.runner`, and a flag is an
 argument of their command line. Their argument `weight_streaming` or `pipelined` sets `execution`.
-PyTorch programs select the precision with `amp` ([precision.md](precision.md)).
+PyTorch programs select the precision with `amp` ([Precision](../how-to/precision.md)).
 """
 
 

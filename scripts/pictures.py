@@ -1,4 +1,4 @@
-"""The pictures of the README, from real runs: `.venv/bin/python scripts/pictures.py` writes docs/*.png.
+"""The pictures of the README, from real runs: `.venv/bin/python scripts/pictures.py` writes docs/images.
 
 BERT-base is compiled, and the input of FC-MNIST is analyzed.
 Headless Chromium takes a picture of each report.
@@ -74,7 +74,7 @@ def run(command: list[str], folder: Path) -> None:
 
 
 def take(picture: Picture, page: Path, folder: Path) -> int:
-    """Writes the picture of a page below docs/; its size in bytes."""
+    """Writes the picture of a page below docs/images; its size in bytes."""
     browser = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if browser is None:
         sys.exit("pictures: no Chromium; on Debian: apt-get install -y chromium")
@@ -84,7 +84,7 @@ def take(picture: Picture, page: Path, folder: Path) -> int:
     window = f"--window-size={picture.width},{picture.height}"
     profile = f"--user-data-dir={folder / 'profile'}"
     run([browser, *FLAGS, profile, window, f"--screenshot={shot}", shown.as_uri()], folder)
-    target = ROOT / "docs" / f"{picture.name}.png"
+    target = ROOT / "docs" / "images" / f"{picture.name}.png"
     with Image.open(shot) as image:
         image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(target, optimize=True)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size} bytes", flush=True)

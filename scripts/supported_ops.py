@@ -1,4 +1,6 @@
-"""Write docs/supported-ops.md from the tables of the importers: `.venv/bin/python scripts/supported_ops.py`.
+"""Write docs/reference/supported-ops.md from the tables of the importers.
+
+Usage: `.venv/bin/python scripts/supported_ops.py`.
 
 A test fails if the page is older than the tables.
 """
@@ -15,7 +17,7 @@ from cgc.importers.aten.handlers import table as aten
 from cgc.importers.tensorflow.body import WORDS
 from cgc.importers.tensorflow.handlers import table as tensorflow
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "supported-ops.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "supported-ops.md"
 HEAD = """\
 # Operations that can be compiled
 
@@ -23,7 +25,7 @@ This page is generated from the importers' tables by `scripts/supported_ops.py`.
 
 You do not need these names to write a program. `--mode=validate_only` checks a whole program, and
 lists each operation that cannot be compiled with the line of your code. Messages and `error.json`
-use these names. [troubleshooting.md](troubleshooting.md#the-program) has suggestions.
+use these names. [Troubleshooting](troubleshooting.md#the-program) has suggestions.
 
 """
 TENSORFLOW = """\
@@ -31,7 +33,7 @@ TENSORFLOW = """\
 
 Names are the types of operations in a graph: `tf.matmul` is `MatMul` or `BatchMatMulV2`. Functions
 of TensorFlow that consist of these operations work too, and so do [layers of
-Keras](port-tensorflow.md#layers-of-keras). The table includes gradients.
+Keras](../how-to/port-tensorflow.md#layers-of-keras). The table includes gradients.
 
 """
 PYTORCH = """\

@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     """Wraps the files in place."""
     named = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md")
     documents = [ROOT / file for file in named]
-    documents += [page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED]
+    documents += [page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED]
     for file in map(Path, arguments) if arguments else documents:
         file.write_text(wrapped(file.read_text(encoding="utf-8")), encoding="utf-8")
     return 0

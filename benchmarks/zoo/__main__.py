@@ -4,8 +4,9 @@
     python -m benchmarks.zoo [NAME ...] [--library=timm] [--every=10] [--again=refused,crashed] [--fresh]
 
 Each is trained for five steps by its framework and on a simulated CS system, and compared. Results are lines
-of JSON in docs/models.jsonl, one for each architecture and way, and docs/models.md is written from all of
-them. A run does what has no result there yet, so one that was stopped continues; `--fresh` starts over.
+of JSON in docs/reference/models.jsonl, one for each architecture and way; docs/reference/models.md is written
+from all of them. A run does what has no result there yet, so one that was stopped continues; `--fresh`
+starts over.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from benchmarks.zoo import page
 from benchmarks.zoo.run import LIBRARIES, STATUSES, VALIDATE, WAYS, models_of
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs" / "models.jsonl"
-PAGE = ROOT / "docs" / "models.md"
+RESULTS = ROOT / "docs" / "reference" / "models.jsonl"
+PAGE = ROOT / "docs" / "reference" / "models.md"
 RUNS = ROOT / "benchmarks" / "results" / "zoo"
 """Logs, and the files of runs that failed."""
 ALL_LIBRARIES = tuple(library for libraries in LIBRARIES.values() for library in libraries)
@@ -248,8 +249,10 @@ def main() -> None:
         "--again", default="", help="statuses that are run again, such as refused,crashed or all"
     )
     parser.add_argument("--fresh", action="store_true", help="forget all results first")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="docs/models.jsonl by default")
-    parser.add_argument("--page", type=Path, default=PAGE, help="docs/models.md by default")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="docs/reference/models.jsonl by default"
+    )
+    parser.add_argument("--page", type=Path, default=PAGE, help="docs/reference/models.md by default")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     options = parser.parse_args()
     again = set(STATUSES) if options.again == "all" else set(options.again.split(",")) - {""}

@@ -1,4 +1,4 @@
-"""Writes docs/models.md from results."""
+"""Writes docs/reference/models.md from results."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _WAYS = {
 TEXT = """# Models of libraries
 
 `make zoo` trains the architectures of three libraries on a simulated CS system, compares each with
-its own framework, and writes this page. Results are kept in `docs/models.jsonl`: a run trains the
-architectures without a result, can be stopped with Ctrl-C, and continues when it is started again.
-`make zoo ZOO="bert t5*"` repeats some of them, `make zoo ZOO=--fresh` deletes all results and
-starts from the beginning, `make zoo ZOO=--help` lists other options.
+its own framework, and writes this page. Results are kept in `docs/reference/models.jsonl`: a run
+trains the architectures without a result, can be stopped with Ctrl-C, and continues when it is
+started again. `make zoo ZOO="bert t5*"` repeats some of them, `make zoo ZOO=--fresh` deletes all
+results and starts from the beginning, `make zoo ZOO=--help` lists other options.
 
 * **Architectures**: every model type of transformers, with a head that has a loss, or its base
   model if there is none; one variant of each family of timm (a module and the first word of a

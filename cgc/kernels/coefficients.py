@@ -92,7 +92,7 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     "convolution_busy": Coefficient(
         0.75,
         _BUSY_UNIT,
-        "REPORTS: 52 % of all PEs in the same U-Net; see the limits in docs/performance-model.md",
+        "REPORTS: 52 % of all PEs in the same U-Net; see the limits in docs/explanation/performance-model.md",
     ),
     "matmul_passes": Coefficient(
         3.0, "passes in the figures above: forward, delta, weight gradient", "REPORTS"

@@ -83,8 +83,8 @@ def pip(arguments: tuple[str, ...]) -> int:
             PROGRAM,
             "nothing was installed. Packages of the toolkit keep their versions; for a package that needs "
             "others create a separate environment, and name its interpreter as 'python' in the site settings "
-            "(docs/containers.md). A package that requires 'tensorflow' works with tensorflow-cpu, one that "
-            "requires 'cerebras_pytorch' with the toolkit: csrun pip install --no-deps PACKAGE",
+            "(docs/how-to/containers.md). A package that requires 'tensorflow' works with tensorflow-cpu, "
+            "one that requires 'cerebras_pytorch' with the toolkit: csrun pip install --no-deps PACKAGE",
         )
     return code
 

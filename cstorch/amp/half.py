@@ -82,9 +82,9 @@ def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
 class autocast(ContextDecorator):  # noqa: N801 - as torch.autocast is called
     """Computes a part of a step in the 16-bit type, the rest in float32; gradients like their operations.
 
-    Products, and elementwise operations between them, have 16 bits (docs/precision.md); losses, sums and
-    updates do not. A step has one 16-bit type. On the CPU backend it is `torch.autocast` with bfloat16, and
-    has no effect with other types.
+    Products, and elementwise operations between them, have 16 bits (docs/how-to/precision.md); losses,
+    sums and updates do not. A step has one 16-bit type. On the CPU backend it is `torch.autocast` with
+    bfloat16, and has no effect with other types.
 
     Args:
         dtype: one of PyTorch's types; None, or float16 if the chosen type is cbfloat16, mean the chosen one.

@@ -353,7 +353,7 @@ def warn_of_dropped_ops(dropped: Iterable[str]) -> None:
 def _warn_of_dropped(what: str) -> None:
     log.warning(
         "%s is omitted on the CS system, where a step cannot call this host; it runs on this CPU. To see "
-        "values of every step, use a hook or a summary (docs/hooks.md)",
+        "values of every step, use a hook or a summary (docs/how-to/hooks.md)",
         what,
     )
 

@@ -81,7 +81,8 @@ def render(analysis: Analysis, console: Console) -> RenderableType:
         lines.append(f"Bottleneck: {analysis.bottleneck.stage}, {analysis.bottleneck.reason}.")
     # Where readers find the definitions of all figures.
     lines.append(
-        "docs/input-analyzer-reference.md (Figures) and the page of --html=FILE explain the figures."
+        "docs/reference/input-analyzer-reference.md (Figures) and the page of --html=FILE explain "
+        "the figures."
     )
     parts += ["", Text(title(analysis), style="bold red" if analysis.input_bound else "bold")]
     parts += [_wrap(line, width, "", "  ") for line in lines]

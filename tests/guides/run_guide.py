@@ -1,4 +1,4 @@
-"""Runs the commands of a guide as a user types them: `python tests/guides/run_guide.py docs/slurm.md`.
+"""Runs the commands of a guide as a user types them: `python tests/guides/run_guide.py docs/how-to/slurm.md`.
 
 All lines go to one shell, in a new folder, with its own home, network and processes, so that
 every port of the page is free and nothing is left. A line that starts a server ends without waiting for it,

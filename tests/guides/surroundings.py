@@ -56,26 +56,26 @@ GUIDES = (
     Guide("README.md", place=CHECKOUT),
     Guide("README.md", ("on-a-slurm-cluster",), CHECKOUT, 4, before=RUN_PY_IN_A_CHECKOUT),
     Guide("models/README.md", place=CHECKOUT),
-    Guide("docs/containers.md", image=True),
-    Guide("docs/input-analyzer.md", before=INPUT_FUNCTION),
+    Guide("docs/how-to/containers.md", image=True),
+    Guide("docs/how-to/input-analyzer.md", before=INPUT_FUNCTION),
     Guide(
-        "docs/install.md",
+        "docs/administrators/install.md",
         ("with-pip", "the-main-job", "packages-that-a-program-needs"),
         CHECKOUT,
         empty=True,
     ),
-    Guide("docs/install.md", ("from-a-checkout",), CHECKOUT),
-    Guide("docs/install.md", ("on-a-cluster",), nodes=4),
-    Guide("docs/operating.md"),
-    Guide("docs/port-tensorflow.md", program=0, place=EMPTY),
-    Guide("docs/pytorch.md", place=CHECKOUT),
-    Guide("docs/replicas.md", place=CHECKOUT),
-    Guide("docs/security.md"),
-    Guide("docs/site-configuration.md", place=CHECKOUT),
-    Guide("docs/slurm.md", nodes=4),
-    Guide("docs/weight-streaming.md"),
-    Guide("docs/weight-streaming.md", ("on-several-hosts",), nodes=6),
-    Guide("docs/weight-streaming.md", ("a-model-larger-than-the-wafer",), CHECKOUT),
+    Guide("docs/administrators/install.md", ("from-a-checkout",), CHECKOUT),
+    Guide("docs/administrators/install.md", ("on-a-cluster",), nodes=4),
+    Guide("docs/administrators/operating.md"),
+    Guide("docs/how-to/port-tensorflow.md", program=0, place=EMPTY),
+    Guide("docs/how-to/pytorch.md", place=CHECKOUT),
+    Guide("docs/how-to/replicas.md", place=CHECKOUT),
+    Guide("docs/administrators/security.md"),
+    Guide("docs/administrators/site-configuration.md", place=CHECKOUT),
+    Guide("docs/how-to/slurm.md", nodes=4),
+    Guide("docs/how-to/weight-streaming.md"),
+    Guide("docs/how-to/weight-streaming.md", ("on-several-hosts",), nodes=6),
+    Guide("docs/how-to/weight-streaming.md", ("a-model-larger-than-the-wafer",), CHECKOUT),
 )
 
 ADDRESSES = ("10.0.0.7", "10.80.0.5", "10.80.0.100", "192.0.2.7")
@@ -93,7 +93,7 @@ STANDS_FOR = {
 """What a reader puts in the place of a word; a job's number is that of the newest."""
 
 BY_CI = "`.ci/run` runs it"
-INDEX = "needs a package index that has the toolkit; docs/install.md installs from a wheel"
+INDEX = "needs a package index that has the toolkit; docs/administrators/install.md installs from a wheel"
 
 LARGE = "takes 21 GB of disk, and minutes; `make soak` trains it"
 
@@ -102,19 +102,19 @@ NOT_RUN = {
         "make demo": BY_CI,
         "make test": BY_CI,
     },
-    "docs/containers.md": {
+    "docs/how-to/containers.md": {
         "python3 -m venv /software/programs": INDEX,
         "/software/programs/bin/pip install 'cs-toolkit[tf]' tensorflow_datasets": INDEX,
         "export CSRUN_PROGRAM_PYTHON=/software/programs/bin/python": INDEX,
     },
-    "docs/install.md": {"make setup": BY_CI, "make demo": BY_CI},
-    "docs/weight-streaming.md": {
+    "docs/administrators/install.md": {"make setup": BY_CI, "make demo": BY_CI},
+    "docs/how-to/weight-streaming.md": {
         "bin/cs_system serve --memoryx-dir=/scratch": LARGE,
         "bin/csrun_wse --total-nodes=1 --tasks-per-node=2 python-ws $P/run.py --mode=train "
         "-p $P/configs/params_cerebras_gpt_1p3b_msl128.yaml -o gpt_1p3b "
         "--cs_ip=127.0.0.1:9000 --max_steps=3": LARGE,
     },
-    "docs/slurm.md": {
+    "docs/how-to/slurm.md": {
         "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge": BY_CI,
         "make test": BY_CI,
     },
@@ -122,13 +122,13 @@ NOT_RUN = {
 """Commands that are not executed, with the reason."""
 
 PROGRAMS = {
-    ("docs/port-tensorflow.md", 0): "tests/guides/surroundings.py",
-    ("docs/pytorch.md", 0): "tests/clients/cstorch/test_documents.py",
-    ("docs/pytorch.md", 1): "tests/clients/cstorch/test_documents.py",
+    ("docs/how-to/port-tensorflow.md", 0): "tests/guides/surroundings.py",
+    ("docs/how-to/pytorch.md", 0): "tests/clients/cstorch/test_documents.py",
+    ("docs/how-to/pytorch.md", 1): "tests/clients/cstorch/test_documents.py",
 }
 """Blocks of Python that are whole programs, and what executes them."""
 
 EXIT_CODES = {
-    ("docs/input-analyzer.md", "cs_input_analyzer --apply pipeline.py:train_input"): 2,
+    ("docs/how-to/input-analyzer.md", "cs_input_analyzer --apply pipeline.py:train_input"): 2,
 }
 """Commands that end with another code than 0, as their page says: `--apply` refuses where nobody is asked."""

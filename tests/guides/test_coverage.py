@@ -49,9 +49,11 @@ def test_every_whole_program_is_executed() -> None:
 
 
 def test_a_page_without_a_guide_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs/slurm.md", "docs/commands.md"]) == 2
+    assert main(["docs/how-to/slurm.md", "docs/reference/commands.md"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("run_guide.py: error: no guide named docs/commands.md; expected: README.md#")
+    assert error.startswith(
+        "run_guide.py: error: no guide named docs/reference/commands.md; expected: README.md#"
+    )
     assert error.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""The programs in docs/pytorch.md behave as the page says."""
+"""The programs in docs/how-to/pytorch.md behave as the page says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import cstorch
 from cstorch.program import Program
 from tests.systems import RunningSystem
 
-PAGE = Path(__file__).parents[3] / "docs" / "pytorch.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "pytorch.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 

@@ -99,7 +99,7 @@ def test_from_validate_to_predict(
 
 def _undocumented(paths: Iterable[Path]) -> list[str]:
     """Names that the page on files does not have; a letter or a word in capitals there means any."""
-    page = (ROOT / "docs/files.md").read_text()
+    page = (ROOT / "docs/reference/files.md").read_text()
     words = re.findall(r"`([^`\n]+)`", page)
     known = [
         re.escape(re.sub(r"\b[A-Z]+\b|<hash>", "*", word).rstrip("/")).replace(r"\*", ".*") for word in words

@@ -37,7 +37,7 @@ class Block:
 def pages() -> tuple[Path, ...]:
     """All documents that users read."""
     first = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "models" / "README.md")
-    return (*first, *sorted((ROOT / "docs").glob("*.md")))
+    return (*first, *sorted((ROOT / "docs").rglob("*.md")))
 
 
 def name(page: Path) -> str:

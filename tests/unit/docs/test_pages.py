@@ -189,7 +189,7 @@ def test_messages_of_the_page_on_troubles_are_messages_of_ours() -> None:
     sources = "".join(
         file.read_text() for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))
     )
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    page = (ROOT / "docs" / "reference" / "troubleshooting.md").read_text()
     heads = re.findall(r"\*\*`([^`]+)`\*\*", page)
     assert len(heads) > 40
     parts = [part.strip() for head in heads for part in head.split("...")]

@@ -307,5 +307,5 @@ def test_hooks_of_evaluations_and_predictions_on_the_system(
 
 
 def test_the_page_lists_the_hooks_that_are_refused() -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "hooks.md").read_text()
+    page = Path(__file__).parents[3].joinpath("docs", "how-to", "hooks.md").read_text()
     assert all(f"`{name}`" in page for name in _ALTERNATIVES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs" / "port-tensorflow.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "port-tensorflow.md"
 
 
 def test_the_program_of_the_page_is_checked_trains_and_is_evaluated(

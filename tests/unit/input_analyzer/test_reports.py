@@ -266,7 +266,7 @@ def test_a_model_through_all_points_is_recognized_despite_rounding() -> None:
 
 
 def test_the_documentation_names_every_member_of_the_json() -> None:
-    page = Path(__file__).parents[3] / "docs/input-analyzer-reference.md"
+    page = Path(__file__).parents[3] / "docs/reference/input-analyzer-reference.md"
     text = " ".join(page.read_text(encoding="utf-8").split())
     for name, value in analysis(9000.0).to_json().items():
         assert f"`{name}" in text, name
@@ -506,7 +506,10 @@ def test_unsettled_rates_are_marked() -> None:
 
 
 def test_the_figures_are_defined_somewhere() -> None:
-    assert any("docs/input-analyzer-reference.md (Figures)" in line for line in lines_of(analysis(None), 120))
+    assert any(
+        "docs/reference/input-analyzer-reference.md (Figures)" in line
+        for line in lines_of(analysis(None), 120)
+    )
 
 
 def test_what_was_paged_in_without_a_first_epoch_is_not_shown() -> None:

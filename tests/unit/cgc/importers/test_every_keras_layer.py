@@ -15,7 +15,7 @@ from keras import layers
 from cgc.cirh.interface import step_interface
 from cgc.importers.tensorflow import import_keras_step
 
-PAGE = Path(__file__).parents[4] / "docs" / "port-tensorflow.md"
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "port-tensorflow.md"
 BATCH = 4
 ROW, SEQUENCE, IMAGE = (BATCH, 6), (BATCH, 8, 6), (BATCH, 8, 8, 3)
 SPATIAL = {"1": (BATCH, 8, 3), "2": IMAGE, "3": (BATCH, 4, 4, 4, 3)}

@@ -96,14 +96,19 @@ class _Check:
         """Return True for the index of the record in an array that is an attribute of the dataset."""
         if not isinstance(node.slice, ast.Name) or node.slice.id != self._index:
             return False
-        value: Any = self._dataset
-        path = ast.unparse(node.value).split(".")
-        if path[0] != self._own:
-            return False
-        for name in path[1:]:
-            value = getattr(value, name, None)
         self.reads = True
-        return isinstance(value, np.ndarray | torch.Tensor)
+        return isinstance(self._value_of(node.value), np.ndarray | torch.Tensor)
+
+    def _value_of(self, node: ast.expr) -> Any:
+        """Return the value of `self.x`, `self.x.y` or `self.x["y"]`; None for other expressions."""
+        if isinstance(node, ast.Name) and node.id == self._own:
+            return self._dataset
+        if isinstance(node, ast.Attribute):
+            return getattr(self._value_of(node.value), node.attr, None)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            value = self._value_of(node.value)
+            return value.get(node.slice.value) if isinstance(value, dict) else None
+        return None
 
 
 def _is_ufunc(function: ast.expr) -> bool:

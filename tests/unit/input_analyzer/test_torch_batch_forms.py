@@ -34,6 +34,7 @@ class Arrays(Dataset):
         self.y = torch.arange(64)
         self.names = [str(number) for number in range(64)]
         self.mean = 127.5
+        self.columns = {"ids": np.arange(256).reshape(64, 4)}
 
     def __len__(self):
         return len(self.x)
@@ -112,6 +113,16 @@ def test_a_dataset_reads_whole_batches(load: Callable[[str], ModuleType]) -> Non
     ]
     assert module.make().collate_fn is not torch.utils.data.default_convert, "the program is unchanged"
     assert not hasattr(module.Data, "__getitems__")
+
+
+def test_arrays_may_be_in_a_dictionary(load: Callable[[str], ModuleType]) -> None:
+    text = """
+    class Data(Arrays):
+        def __getitem__(self, index):
+            return {"input_ids": self.columns["ids"][index], "labels": self.columns["ids"][index]}
+
+    """
+    assert added_lines(propose(load(dedent(text) + LOADER)))[:2] == ADDED
 
 
 def test_all_loaders_of_the_dataset_are_changed(load: Callable[[str], ModuleType]) -> None:

@@ -234,6 +234,7 @@ class Provenance:
         command: its command line.
         compiled_at: local time with its zone, such as "2026-03-01 12:30:00 +0100".
         versions: versions of the toolkit and its dependencies, by name.
+        front_end: package of the toolkit that the program uses, "estimator" or "cstorch"; empty if unknown.
     """
 
     model: str = ""
@@ -241,6 +242,7 @@ class Provenance:
     command: str = ""
     compiled_at: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    front_end: str = ""
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the known facts as (label, text)."""
@@ -262,4 +264,5 @@ class Provenance:
             "command": self.command,
             "compiled_at": self.compiled_at,
             "versions": dict(self.versions),
+            "front_end": self.front_end,
         }

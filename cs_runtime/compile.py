@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -15,7 +16,7 @@ from typing import Any
 
 from cgc.driver import CompileResult, ValidationResult, compile_step, validate_step
 from cgc.execution.compilation import CompileOptions
-from cgc.manifest import REPORT_HTML, REPORT_TEXT, Provenance
+from cgc.manifest import REPORT_HTML, REPORT_JSON, REPORT_TEXT, Provenance
 from cs_runtime import files, run_files
 from cs_runtime.errors import CallError, ModelDirError
 from cs_runtime.exits import record_failures
@@ -29,6 +30,7 @@ from cs_system.client.pool import SystemPool
 from cs_toolkit import __version__
 from cs_toolkit.execution_options import OptionError, Streaming
 from cs_toolkit.fabric import Fabric, load_fabric
+from cs_toolkit.figures import format_rate
 from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.step import ExecutionChoice
 
@@ -135,6 +137,7 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
         result = compile_for(_trace(front_end, timeline), settings, target, timeline)
     _write_files(settings, timeline, target, front_end, result)
     print_report(shorten_report(result.report_text))
+    _log_best_suggestion(result)
     log.info(
         "all kernels, floorplan and ways to make it faster, for a browser: %s; as text: %s next to it",
         result.artifact.path / REPORT_HTML,
@@ -174,6 +177,25 @@ def compile_for(
         log.info("Cached compilation found for this model configuration")
     log.info("=============== Cerebras Compilation Completed ===============")
     return result
+
+
+def _log_best_suggestion(result: CompileResult) -> None:
+    """Log the change with the largest predicted gain, if there is one."""
+    suggestions = json.loads(result.artifact.read(REPORT_JSON))["suggestions"]
+    if suggestions:
+        best = max(suggestions, key=lambda one: one["times"])
+        log.info(
+            "predicted to be %.3g times as fast, %s samples/s, with %s: %s",
+            best["times"],
+            format_rate(best["samples_per_s"]),
+            best["change"],
+            best["how"].get(_front_end(), best["change"]),
+        )
+
+
+def _front_end() -> str:
+    """Return the front end of the program, which has imported it."""
+    return next((name for name in ("estimator", "cstorch") if name in sys.modules), "")
 
 
 def _options(settings: RunSettings) -> CompileOptions:
@@ -263,6 +285,7 @@ def collect_provenance(model: str) -> Provenance:
         program=_relative_path(sys.argv[0]),
         command=shlex.join(["python", *sys.argv]),
         compiled_at=time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        front_end=_front_end(),
         versions={
             "toolkit": __version__,
             **{name: version for name, version in frameworks.items() if version},

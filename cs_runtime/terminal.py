@@ -109,11 +109,11 @@ def log_while_blocked(what: str, doing: str = "waiting for the CS system to") ->
 _WIDTH = 100
 ROWS = 10  # maximum number of rows of a long table
 
-_ADVICE = "To go faster:"
+_ADVICE = ("To go faster", "Why it is not faster:")
 # Sections whose facts are in the command or in another log line, and sections for readers of the file.
 _OMITTED = (
     *("Model:", "Program:", "Precision:", "execution "),
-    *("Generated kernels, from loop nests", _ADVICE),
+    *("Generated kernels, from loop nests", *_ADVICE),
 )
 _HEAD = "Estimated Overall Performance"
 # The lines of the head to keep; the last row of the table of kernels has all of them.
@@ -170,7 +170,7 @@ def _shorten_section(part: str) -> str:
     if part.startswith(_REPLICAS):
         return part.partition(_REPLICAS_TRIED)[0]
     if not part.startswith("+-"):
-        return part.partition("\n" if part.startswith(_NOTES) else f"\n{_ADVICE}")[0]
+        return part.partition("\n")[0] if part.startswith(_NOTES) else part
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     if cells[0][0] == _TIMES:
         times = [f"{name} {ms} ({share})" for name, ms, share in cells[1:]]

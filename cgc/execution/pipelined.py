@@ -87,7 +87,7 @@ def compile_pipelined(
         CompileError: the step cannot be executed.
     """
     with stages.stage("Estimating performance"):
-        report = replace(build_replicas_report(copies, tried, fabric), notices=notices, precision=precision)
+        report = replace(build_replicas_report(copies, tried, fabric, precision), notices=notices)
     with stages.stage("Exporting the executable"):
         executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
         deltat = copies.performance.overall.deltat_cycles

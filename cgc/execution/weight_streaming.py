@@ -55,8 +55,7 @@ def compile_streamed(
         PlacementError: a layer does not fit on the wafer by itself.
         CompileError: the step cannot be executed.
     """
-    step, report = estimate_streamed(module, fabric, stages, streaming, notices)
-    report = replace(report, precision=precision)
+    step, report = estimate_streamed(module, fabric, stages, streaming, notices, precision)
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
         texts = {
@@ -72,6 +71,7 @@ def estimate_streamed(
     stages: Stages,
     streaming: Streaming,
     notices: tuple[str, ...] = (),
+    precision: Precision = "float32",
 ) -> tuple[StreamedStep, CompileReport]:
     """Cut a rewritten step into layers and estimate its performance; three stages.
 
@@ -94,7 +94,7 @@ def estimate_streamed(
         if step.micro is not None:
             layers = place_layers(step, wafer)
     with stages.stage("Estimating performance"):
-        report = build_streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
+        report = build_streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes, precision)
         report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))
     return step, report
 

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field, replace
 from cgc.errors import KernelGraphError
 from cgc.kernels.generated import GeneratedKernel
 
+_HALF_BYTES = 2  # of an element of 16 bits
+_CONVERT_MILLICYCLES = 500  # of an element, between 16 and 32 bits (`simple` of `cgc.kernels.coefficients`)
+_PRODUCTS = frozenset({"fully_connected", "convolution", "matmul", "attention"})
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -64,6 +68,34 @@ class Kernel:
         batch = self.parameters.get("batch", replicas) // replicas
         return replace(self, parameters={**self.parameters, "batch": batch}, loops=loops)
 
+    def with_batch(self, times: int) -> Kernel:
+        """Return the kernel for a step of `times` as many samples."""
+        loops = None if self.loops is None else replace(self.loops, batch=times * self.loops.batch)
+        if "batch" not in self.parameters:
+            return replace(self, loops=loops)
+        parameters = {**self.parameters, "batch": times * self.parameters["batch"]}
+        return replace(self, parameters=parameters, loops=loops)
+
+    def in_16_bits(self) -> Kernel:
+        """Return about the same kernel with activations and their gradients in 16 bits.
+
+        The rewritten step has other kernels for some conversions, and masks in the stash keep their size.
+        """
+        sizes = self.parameters
+        if sizes.get("element_bytes") != 2 * _HALF_BYTES:
+            return self
+        # Products accumulate the gradients of their weights in 16 bits, and convert these for the update.
+        saved = self.gradient_bytes // 2 if self.family in _PRODUCTS else 0
+        changed = {
+            "element_bytes": _HALF_BYTES,
+            "stash_bytes": -(-sizes.get("stash_bytes", 0) // 2),
+            "resident_bytes": max(0, sizes.get("resident_bytes", 0) - saved),
+            "step_millicycles": sizes.get("step_millicycles", 0)
+            + _CONVERT_MILLICYCLES * saved // _HALF_BYTES,
+        }
+        parameters = {**sizes, **{name: size for name, size in changed.items() if name in sizes}}
+        return replace(self, parameters=parameters, gradient_bytes=self.gradient_bytes - saved)
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -117,3 +149,12 @@ class KernelGraph:
         # Edges do not change: values of the step count with their share of the whole batch.
         kernels = tuple(kernel.of_replica(replicas) for kernel in self.kernels)
         return replace(self, kernels=kernels, batch_size=self.batch_size // replicas)
+
+    def with_batch(self, times: int) -> KernelGraph:
+        """Return the graph of a step of `times` as many samples."""
+        kernels = tuple(kernel.with_batch(times) for kernel in self.kernels)
+        return replace(self, kernels=kernels, batch_size=times * self.batch_size)
+
+    def in_16_bits(self) -> KernelGraph:
+        """Return about the same graph with activations and their gradients in 16 bits."""
+        return replace(self, kernels=tuple(kernel.in_16_bits() for kernel in self.kernels))

@@ -189,16 +189,23 @@ def _place_best_grid(graph: KernelGraph, fabric: Fabric, count: int) -> Replicat
         PlacementError: not even one replica fits.
     """
     if count == 1:
-        return _estimate_grid(graph, Boxes(place(graph, fabric), 1, 1, fabric.width, fabric.height), fabric)
+        return estimate_grid(graph, Boxes(place(graph, fabric), 1, 1, fabric.width, fabric.height), fabric)
     if count > _max_by_area(graph, fabric):
         place(graph, fabric)  # raises the error for a model of which not even one replica fits
         return None
     replica = graph.of_replica(count)
-    found = [_estimate_grid(replica, boxes, fabric) for boxes in replica_grids(replica, fabric, count)]
+    found = [estimate_grid(replica, boxes, fabric) for boxes in replica_grids(replica, fabric, count)]
     return max(found, key=lambda copies: copies.samples_per_s, default=None)
 
 
-def _estimate_grid(graph: KernelGraph, boxes: Boxes, fabric: Fabric) -> Replicated:
+def estimate_grid(graph: KernelGraph, boxes: Boxes, fabric: Fabric) -> Replicated:
+    """Estimate the throughput of placed replicas.
+
+    Args:
+        graph: kernels of one replica.
+        boxes: placement of the replicas.
+        fabric: the fabric that all replicas share.
+    """
     performance = estimate(graph, boxes.placement, fabric, boxes.count)
     exchange_cost = exchange(graph, boxes, performance.overall.deltat_cycles, fabric)
     overall = _sum_figures(performance.overall, boxes.count, graph.batch_size, exchange_cost, fabric)

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -85,24 +86,98 @@ def place(graph: KernelGraph, fabric: Fabric, area_per_speed: float = AREA_PER_S
             needed and available.
         KernelGraphError: the cost function of a kernel cannot use its parameters.
     """
+    return place_variants(graph, fabric, area_per_speed)[0]
+
+
+def place_variants(
+    graph: KernelGraph, fabric: Fabric, area_per_speed: float = AREA_PER_SPEED
+) -> tuple[Placement, Placement]:
+    """Place all kernels as `place` does, and return the draft as well, which may suit an exchange better.
+
+    Raises:
+        PlacementError: a kernel, or all of them together, do not fit.
+        KernelGraphError: the cost function of a kernel cannot use its parameters.
+    """
     if not graph.kernels:
         raise PlacementError(
             "the graph has no kernels, expected at least one; compile a step that computes something"
         )
-    position = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
-    edges = [(position[edge.src], position[edge.dst]) for edge in graph.edges]
     all_shapes = GraphShapes(graph.kernels, fabric)
     start = economical_target(graph, area_per_speed)
     for fill in fills(all_shapes, start, fabric.processing_elements):
+        placer = _Placer.find(graph, fabric, all_shapes, start, fill)
+        if placer is not None:
+            return placer.place(), placer.draft()
+    raise graph_too_large(graph.kernels, fabric)
+
+
+def draft(graph: KernelGraph, fabric: Fabric, fill: float) -> Placement | None:
+    """Place all kernels without the search for the shortest wires, which takes three quarters of the time.
+
+    Target, layouts and box are nearly those of `place`.
+
+    Args:
+        graph: kernels in data-flow order.
+        fabric: the fabric, or the part of one, to place them on.
+        fill: samples in flight relative to a full pipeline, of `fit_by_area`.
+
+    Returns:
+        The placement; None if it does not fit.
+    """
+    try:
+        all_shapes = GraphShapes(graph.kernels, fabric)
+    except PlacementError:
+        return None
+    start = economical_target(graph, AREA_PER_SPEED)
+    placer = _Placer.find(graph, fabric, all_shapes, start, fill)
+    return None if placer is None else placer.draft()
+
+
+class _Placer:
+    """The fastest floorplan of a graph at a fill, in the smallest box that works."""
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        fabric: Fabric,
+        shapes: Sequence[KernelShapes],
+        fill: float,
+        search: _Search,
+        plan: Floorplan,
+    ) -> None:
+        self._graph, self._fabric, self._shapes, self._fill = graph, fabric, shapes, fill
+        self._search = search
+        self._plan, self._problem = search.shrink_box(plan)
+
+    @classmethod
+    def find(
+        cls, graph: KernelGraph, fabric: Fabric, all_shapes: GraphShapes, start: int, fill: float
+    ) -> _Placer | None:
+        """Find the fastest floorplan, with `start` as the least target; None if the kernels do not fit."""
         shapes = all_shapes.shapes_at(fill)
-        assert shapes is not None
+        if shapes is None:
+            return None
+        position = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
+        edges = [(position[edge.src], position[edge.dst]) for edge in graph.edges]
         floor = max(int(kernel.cycles[0]) for kernel in shapes)
         search = _Search(fabric, shapes, edges)
         plan = search.find_fastest(targets_from(shapes, max(floor, start)))
-        if plan is not None:
-            plan = search.shorten_wires(plan)
-            return _make_placement(graph, shapes, fabric, search.rectangles(plan), int(plan.target), fill)
-    raise graph_too_large(graph.kernels, fabric)
+        return None if plan is None else cls(graph, fabric, shapes, fill, search, plan)
+
+    def draft(self) -> Placement:
+        """Return the placement in the box, before the search for the shortest wires."""
+        return self._make(self._plan, moves=0)
+
+    def place(self) -> Placement:
+        """Return the placement with the shortest wires."""
+        plan = self._search.shorten_wires(self._plan, self._problem)
+        return self._make(plan, moves=_PUSH_WORK // len(self._shapes))
+
+    def _make(self, plan: Floorplan, moves: int) -> Placement:
+        rectangles = self._search.rectangles(plan, moves)
+        return _make_placement(
+            self._graph, self._shapes, self._fabric, rectangles, int(plan.target), self._fill
+        )
 
 
 class _Search:
@@ -163,9 +238,8 @@ class _Search:
                 plan, high = found, middle
         return plan
 
-    def shorten_wires(self, plan: Floorplan) -> Floorplan:
-        """Minimize the wire length at the target of a floorplan, in the smallest box that works."""
-        plan, problem = self._shrink_box(plan)
+    def shorten_wires(self, plan: Floorplan, problem: Problem) -> Floorplan:
+        """Minimize the wire length at the target of a floorplan in a box, of `shrink_box`."""
         if plan.objective == 0:
             return plan
         fit = _FIT_TO_WIRES * plan.objective / plan.target
@@ -179,7 +253,7 @@ class _Search:
         best = anneal(weighted, plan.tree, plan.target, schedule, self._rng, realize)
         return best or plan
 
-    def _shrink_box(self, plan: Floorplan) -> tuple[Floorplan, Problem]:
+    def shrink_box(self, plan: Floorplan) -> tuple[Floorplan, Problem]:
         """Find the smallest box with the fabric's proportions that bands fit in, and its shortest wires."""
         area = sum(kernel.min_area(int(plan.target)) for kernel in self._shapes)
         boxes = [self._problem_with_wires(width, height) for width, height in _boxes(self._fabric, area)]
@@ -200,8 +274,13 @@ class _Search:
     def _problem_with_wires(self, width: int, height: int, fit: float = 0.0) -> Problem:
         return Problem(width, height, self._shapes, self._edges, Weights(fit, 1.0))
 
-    def rectangles(self, plan: Floorplan) -> list[tuple[Rect, int]]:
-        """Return the rectangle and the layout number of each kernel, moved in its piece to shorten wires."""
+    def rectangles(self, plan: Floorplan, moves: int) -> list[tuple[Rect, int]]:
+        """Return the rectangle and the layout number of each kernel, moved in its piece to shorten wires.
+
+        Args:
+            plan: the floorplan.
+            moves: rounds of moves.
+        """
         pieces = self._problem.pieces(plan)
         chosen = [
             kernel.shapes_at(plan.target).smallest_within(piece.width, piece.height)
@@ -210,7 +289,7 @@ class _Search:
         sizes = np.array([(shape.width, shape.height) for shape in chosen])
         corners = np.array([(piece.x, piece.y) for piece in pieces])
         spare = np.array([(piece.width, piece.height) for piece in pieces]) - sizes
-        placed = push(self._problem, corners + spare // 2, sizes, _PUSH_WORK // len(chosen))
+        placed = push(self._problem, corners + spare // 2, sizes, moves)
         return [
             (Rect(int(x), int(y), shape.width, shape.height), shape.layout)
             for (x, y), shape in zip(placed, chosen, strict=True)
@@ -256,6 +335,44 @@ def _make_placement(
 
 def _distance(a: tuple[float, float], b: tuple[float, float]) -> float:
     return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+
+@dataclass(frozen=True)
+class AreaFit:
+    """The speed at which kernels fit a fabric by their areas, without a floorplan.
+
+    Attributes:
+        interval: cycles between samples.
+        fill: samples in flight relative to a full pipeline.
+        full: True if more PEs would make the kernels faster.
+        areas: PEs of each kernel at that speed, by name.
+    """
+
+    interval: int
+    fill: float
+    full: bool
+    areas: Mapping[str, int]
+
+
+def fit_by_area(graph: KernelGraph, fabric: Fabric) -> AreaFit | None:
+    """Return the speed at which kernels take at most `MAX_FABRIC_SHARE`; None if they take more at any.
+
+    Where `full` is False, it is the speed of their floorplan.
+    """
+    try:
+        all_shapes = GraphShapes(graph.kernels, fabric)
+    except PlacementError:
+        return None
+    one_sample = all_shapes.shapes_at(0)
+    assert one_sample is not None
+    start = max(economical_target(graph, AREA_PER_SPEED), *(int(kernel.cycles[0]) for kernel in one_sample))
+    best = _FillSearch(all_shapes, start, MAX_FABRIC_SHARE * fabric.processing_elements).best()
+    shapes = None if best is None else all_shapes.shapes_at(best.fill)
+    if best is None or shapes is None:
+        return None
+    target = int(best.interval * best.fill + 0.5)
+    taken = {kernel.name: own.min_area(target) for kernel, own in zip(graph.kernels, shapes, strict=True)}
+    return AreaFit(math.ceil(best.interval), best.fill, best.interval > start, taken)
 
 
 class _Best(NamedTuple):

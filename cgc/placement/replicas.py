@@ -10,7 +10,7 @@ from itertools import islice
 from cgc.errors import PlacementError
 from cgc.kernels.graph import KernelGraph
 from cgc.placement.model import Boxes, Placement, Rect
-from cgc.placement.place import place
+from cgc.placement.place import place, place_variants
 from cgc.placement.shapes import MAX_FABRIC_SHARE
 from cs_toolkit.fabric import Fabric
 
@@ -27,7 +27,7 @@ _WEIGHTS_SHARE = 0.25
 
 
 def replica_grids(graph: KernelGraph, fabric: Fabric, count: int) -> tuple[Boxes, ...]:
-    """Return the grids in which `count` copies of a model fit on a fabric.
+    """Return the grids in which `count` copies of a model fit on a fabric, each with two floorplans.
 
     The fabric is divided into equal boxes, and the kernels of one copy are placed in a box as if it were a
     fabric. The boxes are then moved together, which shortens the path of gradients.
@@ -38,20 +38,26 @@ def replica_grids(graph: KernelGraph, fabric: Fabric, count: int) -> tuple[Boxes
         count: number of copies.
     """
     found = []
+    for columns, rows in list_grids(fabric, count):
+        size = {"width": fabric.width // columns, "height": fabric.height // rows}
+        try:
+            # Gradients may pass faster through the draft, in which kernels are not moved to their neighbors.
+            placements = place_variants(graph, fabric.model_copy(update=size))
+        except PlacementError:
+            continue
+        found += [boxes_of(placement, columns, rows) for placement in placements]
+    return tuple(found)
+
+
+def list_grids(fabric: Fabric, count: int) -> list[tuple[int, int]]:
+    """Return the columns and rows of the grids to try for copies of a model, squarest boxes first."""
     grids = [(columns, count // columns) for columns in range(1, count + 1) if count % columns == 0]
     possible = [grid for grid in grids if grid[0] <= fabric.width and grid[1] <= fabric.height]
     squarest = sorted(
         possible,
         key=lambda grid: (abs(math.log(fabric.width * grid[1] / (fabric.height * grid[0]))), grid),
     )
-    for columns, rows in squarest[:_MODEL_GRIDS]:
-        size = {"width": fabric.width // columns, "height": fabric.height // rows}
-        try:
-            placement = place(graph, fabric.model_copy(update=size))
-        except PlacementError:
-            continue
-        found.append(boxes_of(placement, columns, rows))
-    return tuple(found)
+    return squarest[:_MODEL_GRIDS]
 
 
 def boxes_of(placement: Placement, columns: int, rows: int) -> Boxes:

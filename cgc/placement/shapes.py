@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ def economical_target(graph: KernelGraph, area_per_speed: float) -> int:
 def targets_from(shapes: Sequence[KernelShapes], start: int) -> Ints:
     """Return `start` and all higher targets at which some kernel becomes smaller, ascending."""
     distinct = list({id(kernel): kernel for kernel in shapes}.values())
-    steps: Ints = np.concatenate([kernel.steps() for kernel in distinct])
+    steps: Ints = np.concatenate([kernel.steps for kernel in distinct])
     return np.unique(np.append(steps[steps > start], start))
 
 
@@ -122,8 +123,9 @@ class KernelShapes:
         index = np.searchsorted(self.cycles, targets, side="right") - 1
         return np.where(index < 0, np.inf, self._least_area[np.maximum(index, 0)].astype(np.float64))
 
+    @cached_property
     def steps(self) -> Ints:
-        """Return the targets at which the smallest area changes, ascending."""
+        """The targets at which the smallest area changes, ascending."""
         return np.unique(self.cycles[np.concatenate([[True], np.diff(self._least_area) < 0])])
 
     def heights(self, target: float) -> Ints:
@@ -167,13 +169,14 @@ class GraphShapes:
 
     def __init__(self, kernels: Sequence[Kernel], fabric: Fabric) -> None:
         self._limit = max(fabric.width, fabric.height)
+        # Of the layouts by ascending cycles, the bytes that each leaves for activations.
         self._room: dict[int, tuple[Configurations, Ints]] = {}
         self._shapes: dict[tuple[int, int], KernelShapes] = {}
         self._kernels = [(kernel, configurations(kernel)) for kernel in kernels]
         for kernel, layouts in self._kernels:
             if id(layouts) not in self._room:
                 fitting = layouts.where(fits_on(layouts, fabric))
-                self._room[id(layouts)] = fitting, room_for_activations(fitting, fabric)
+                self._room[id(layouts)] = fitting, room_for_activations(fitting, fabric)[fitting.by_cycles]
             if kernel.stash_bytes(0) > self._room[id(layouts)][1].max(initial=-1):
                 raise kernel_too_large(kernel, kernels, fabric)
 
@@ -197,10 +200,10 @@ class GraphShapes:
 
     def _with_room(self, layouts: Configurations, stash_bytes: int) -> KernelShapes:
         fitting, room = self._room[id(layouts)]
-        chosen = fitting.by_cycles[room[fitting.by_cycles] >= stash_bytes]
-        key = id(layouts), len(chosen)
+        has_room = room >= stash_bytes
+        key = id(layouts), int(np.count_nonzero(has_room))
         if key not in self._shapes:
-            self._shapes[key] = KernelShapes(fitting, chosen, self._limit)
+            self._shapes[key] = KernelShapes(fitting, fitting.by_cycles[has_room], self._limit)
         return self._shapes[key]
 
 

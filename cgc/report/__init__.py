@@ -1,6 +1,7 @@
 """The compile report: one record, and its forms for people and programs."""
 
 from cgc.report.data import build_json, render_plan
+from cgc.report.limit import Limit, Reason
 from cgc.report.model import (
     CompileReport,
     KernelReport,
@@ -12,7 +13,6 @@ from cgc.report.model import (
     build_streamed_report,
 )
 from cgc.report.page import render_html
-from cgc.report.suggestions import Limit, Reason
 from cgc.report.text import render_kernel_list, render_text, render_verdict
 
 __all__ = [

@@ -17,6 +17,7 @@ from cgc.report.model import (
     ReplicaReport,
     StreamedPart,
 )
+from cgc.report.suggestions import FRONT_ENDS, Suggestion
 from cgc.report.text import render_verdict
 
 
@@ -25,20 +26,24 @@ def build_json(report: CompileReport) -> dict[str, Any]:
 
     Keys of all reports: `fabric`, `clock_hz`, `estimate_of`, `batch_size`, `precision`, `overall` (figures),
     `families` (sums of the kernels by family), `notices` (the reasons for this kind of execution; may be
-    missing).
+    missing), `suggestions` (changes that make the step faster, each by itself, the best first: `lever`
+    ("replicas", "precision", "batch", "shape", "micro_batches" or "input"), `change`, predicted
+    `samples_per_s`, `times` as fast as now, `option` and `value` that make the change, null for one of the
+    program, and `how` to make it, by front end).
 
     Keys of a pipelined step: `kernels` (figures plus name, family, generated, origin ("matched" or
     "generated"), loops (of a generated kernel, one line a nest), ops, rectangle, memory_per_pe_bytes, source;
     start_cycles (when it starts on the first sample); in data-flow order), `bottleneck` (kernel, limit,
-    reason, deltat_cycles, remedies: suggestions that would lift the limit, levers: estimated changes of that
-    kernel), `replicas` (only if the model may have several copies on the wafer: the copies, their exchange,
-    the counts that were compared; `kernels` are then those of one copy, and `overall` has the rates and PEs
-    of all copies with the cycles of one).
+    reason, deltat_cycles, remedies: sentences on the limit, levers: estimated changes of that kernel),
+    `replicas` (only if the model may have several copies on the wafer: the copies, their exchange, the counts
+    that were compared; `kernels` are then those of one copy, and `overall` has the rates and PEs of all
+    copies with the cycles of one).
 
     Keys of a step with streamed weights: `processing_elements` (of the whole wafer), `io_bytes_per_s`,
     `execution`, `layers` (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds`
-    (kernels with their rectangles in one copy), `verdict`, `remedies`, `kernel` (the slowest one of the
-    slowest layer, with its `levers`: its estimated changes), `changes` (estimated changes of the step).
+    (kernels with their rectangles in one copy), `verdict`, `remedies` (sentences on what bounds the rate),
+    `kernel` (the slowest one of the slowest layer, with its `levers`: its estimated changes), `changes` (the
+    suggestions as in earlier versions).
     """
     fabric, pipelined, streamed = report.fabric, report.pipelined, report.streamed
     data: dict[str, Any] = {"fabric": fabric.name, "clock_hz": fabric.clock_hz}
@@ -49,11 +54,25 @@ def build_json(report: CompileReport) -> dict[str, Any]:
     if streamed is not None:
         data["execution"] = "weight_streaming"
     data |= {"batch_size": report.batch_size, "precision": report.precision}
+    data["suggestions"] = [_build_suggestion_json(one) for one in report.suggestions]
     if pipelined is not None:
         data |= _build_pipelined_json(report, pipelined)
     if streamed is not None:
         data |= _build_streamed_json(report, streamed)
     return data
+
+
+def _build_suggestion_json(one: Suggestion) -> dict[str, Any]:
+    name, value = (None, None) if one.option is None else one.option
+    return {
+        "lever": one.lever,
+        "change": one.change,
+        "samples_per_s": one.samples_per_s,
+        "times": one.times,
+        "option": name,
+        "value": value,
+        "how": {front_end: one.describe_how(front_end) for front_end in FRONT_ENDS},
+    }
 
 
 def _build_pipelined_json(report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
@@ -70,7 +89,7 @@ def _build_pipelined_json(report: CompileReport, part: PipelinedPart) -> dict[st
             "limit": part.limit.kind,
             "reason": part.limit.reason.value,
             "deltat_cycles": performance.overall.deltat_cycles,
-            "remedies": list(report.suggestions),
+            "remedies": list(report.explanations),
             "levers": [asdict(change) for change in report.changes],
         },
         **({"notices": list(report.notices)} if report.notices else {}),
@@ -155,7 +174,7 @@ def _build_streamed_json(report: CompileReport, part: StreamedPart) -> dict[str,
         "kinds": _build_kinds_json(part),
         "families": [asdict(one) for one in sum_layer_families(part.layers)],
         "verdict": render_verdict(report),
-        "remedies": list(report.suggestions),
+        "remedies": list(report.explanations),
         "kernel": None
         if slowest is None
         else {
@@ -164,7 +183,10 @@ def _build_streamed_json(report: CompileReport, part: StreamedPart) -> dict[str,
             "deltat_cycles": slowest.cycles,
             "levers": [asdict(change) for change in slowest.changes],
         },
-        "changes": [asdict(change) for change in report.changes],
+        "changes": [
+            {"change": one.change, "samples_per_s": one.samples_per_s, "helps": True}
+            for one in report.suggestions
+        ],
         "notices": list(report.notices),
     }
 

@@ -11,27 +11,28 @@ from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.layers.streamed import StreamedStep
 from cgc.layers.traffic import LayerTraffic, peak_bytes
 from cgc.performance.layers import (
+    LayerCost,
     LayerTime,
     PlacedLayer,
     StreamedPerformance,
     estimate_streamed_step,
     layer_costs,
 )
-from cgc.performance.model import MEMORY, Figures, Performance, estimate
+from cgc.performance.model import MEMORY, Figures, Performance
 from cgc.performance.pipeline import start_cycles
-from cgc.performance.replicas import Replicated
-from cgc.placement.model import Placement, Rect
+from cgc.performance.replicas import Replicated, estimate_grid
+from cgc.placement.model import Boxes, Placement, Rect
 from cgc.placement.shapes import GraphShapes
-from cgc.report.suggestions import Limit, Reason, find_limit, suggest_for_layers, suggest_improvements
+from cgc.report.limit import Limit, Reason, explain_layers, explain_limit, find_limit
+from cgc.report.suggestions import Suggestion, suggest_for_layers, suggest_for_pipeline
 from cgc.report.what_if import (
     KernelChange,
     SlowestKernel,
-    StepChange,
     estimate_kernel_changes,
-    estimate_step_changes,
     find_slowest_kernel,
 )
 from cs_toolkit.fabric import Fabric
+from cs_toolkit.figures import format_percent
 from cs_toolkit.step import Precision
 
 
@@ -180,9 +181,10 @@ class CompileReport:
         batch_size: samples of a step.
         samples_per_s: predicted rate on the wafer.
         active_pes: PEs of all kernels; with streamed weights those of the largest layer.
-        suggestions: sentences on what would lift the limit of the speed.
-        changes: estimated changes, each by itself: of the step, or of the kernel that bounds the speed of a
-            pipeline if its layouts are the limit.
+        suggestions: changes that make the step faster, each by itself, the best first.
+        explanations: sentences on the limit of the speed.
+        changes: estimated changes, each by itself, of the kernel that bounds the speed of a pipeline if its
+            layouts are the limit.
         notices: sentences with the reasons for this kind of execution.
         precision: of activations and their gradients.
         pipelined: set if all kernels are on the wafer at the same time.
@@ -193,8 +195,9 @@ class CompileReport:
     batch_size: int
     samples_per_s: float
     active_pes: int
-    suggestions: tuple[str, ...] = ()
-    changes: tuple[KernelChange | StepChange, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+    explanations: tuple[str, ...] = ()
+    changes: tuple[KernelChange, ...] = ()
     notices: tuple[str, ...] = ()
     precision: Precision = "float32"
     pipelined: PipelinedPart | None = None
@@ -203,21 +206,25 @@ class CompileReport:
 
 def build_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
     """Build the report of a placed graph."""
-    return _build_report(graph, placement, estimate(graph, placement, fabric), fabric, fabric)
+    whole = Boxes(placement, 1, 1, fabric.width, fabric.height)
+    return build_replicas_report(estimate_grid(graph, whole, fabric), (), fabric)
 
 
-def build_replicas_report(copies: Replicated, tried: tuple[Replicated, ...], fabric: Fabric) -> CompileReport:
+def build_replicas_report(
+    copies: Replicated, tried: tuple[Replicated, ...], fabric: Fabric, precision: Precision = "float32"
+) -> CompileReport:
     """Build the report of a model that may have several copies on the wafer.
 
     Args:
         copies: the placed copies.
         tried: the counts that the compiler compared; empty if the user gave the count.
         fabric: the fabric of all copies.
+        precision: of activations and their gradients.
     """
     boxes = copies.boxes
     own = {"width": fabric.width // boxes.columns, "height": fabric.height // boxes.rows}
     room = fabric.model_copy(update=own)
-    report = _build_report(copies.graph, copies.placement, copies.performance, fabric, room)
+    report = _build_report(copies, fabric, room, precision)
     assert report.pipelined is not None
     if copies.count == 1 and not tried:
         return report
@@ -225,15 +232,14 @@ def build_replicas_report(copies: Replicated, tried: tuple[Replicated, ...], fab
     return replace(
         report,
         batch_size=copies.count * copies.samples,
-        suggestions=_suggest_for_replicas(report.suggestions, report.pipelined.limit, replicas, fabric, room),
+        explanations=_explain_replicas(report.explanations, report.pipelined.limit, replicas, room),
         pipelined=replace(report.pipelined, replicas=replicas),
     )
 
 
-def _build_report(
-    graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric, room: Fabric
-) -> CompileReport:
+def _build_report(copies: Replicated, fabric: Fabric, room: Fabric, precision: Precision) -> CompileReport:
     """Build the report of a graph that was placed in `room`, a part of the fabric."""
+    graph, placement, performance = copies.graph, copies.placement, copies.performance
     shapes = GraphShapes(graph.kernels, room).shapes_at(placement.fill)
     assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
@@ -248,8 +254,10 @@ def _build_report(
         batch_size=graph.batch_size,
         samples_per_s=performance.overall.samples_per_s,
         active_pes=performance.overall.active_pes,
-        suggestions=suggest_improvements(graph, placement, performance, limit, shapes, room, changes),
+        suggestions=suggest_for_pipeline(copies, limit, shapes, room, fabric, precision),
+        explanations=explain_limit(graph, placement, performance, limit, shapes, room),
         changes=changes,
+        precision=precision,
         pipelined=PipelinedPart(
             input_bytes_per_sample=graph.input_bytes_per_sample,
             kernels=report_kernels(graph, placement, performance),
@@ -276,35 +284,31 @@ def report_kernels(
     )
 
 
-def _suggest_for_replicas(
-    suggestions: tuple[str, ...], limit: Limit, replicas: ReplicaReport, fabric: Fabric, room: Fabric
+def _explain_replicas(
+    explanations: tuple[str, ...], limit: Limit, replicas: ReplicaReport, room: Fabric
 ) -> tuple[str, ...]:
-    """Write sentences on what would make several copies faster: a larger batch, then a faster copy.
+    """Write sentences on the limit of several copies, then on that of one copy.
 
     Args:
-        suggestions: sentences on what would make one copy faster.
+        explanations: sentences on the limit of one copy.
         limit: of the speed of one copy.
         replicas: the copies.
-        fabric: the fabric of all copies.
         room: the box of one copy.
     """
     copies = replicas.copies
     if copies.count > 1 and limit.reason is Reason.WAFER_FULL:
-        suggestions = (
+        explanations = (
             f"Each of the {copies.count:,} copies has a box of {room.width:,} x {room.height:,} PEs, in "
             "which faster layouts of all kernels do not fit together; a copy is faster if there are fewer "
             "of them, or if the model is smaller.",
         )
     if copies.exchange.cycles:
-        cycles = 2 * copies.samples * copies.per_replica.deltat_cycles + copies.exchange.cycles
-        doubled = 2 * fabric.clock_hz * copies.count * copies.samples / cycles
-        suggestions = (
-            "Emptying and exchange take the same time for every batch size, now "
-            f"{replicas.exchange_percent:.1f}% of a step: with twice as many samples a step the rate would "
-            f"be about {doubled:,.0f} samples/s.",
-            *suggestions,
+        share = format_percent(replicas.exchange_percent)
+        explanations = (
+            f"Emptying and exchange take the same time for every batch size, now {share} of a step.",
+            *explanations,
         )
-    return suggestions
+    return explanations
 
 
 def build_streamed_report(
@@ -313,6 +317,7 @@ def build_streamed_report(
     recomputed: frozenset[int],
     fabric: Fabric,
     room_bytes: int,
+    precision: Precision = "float32",
 ) -> CompileReport:
     """Build the report of a step that is executed by weight streaming.
 
@@ -322,10 +327,11 @@ def build_streamed_report(
         recomputed: indices of the layers whose backward part recomputes the forward part.
         fabric: the whole wafer.
         room_bytes: memory for the activations of a batch.
+        precision: of activations and their gradients.
     """
     costs, is_split = layer_costs(placed, step, recomputed), step.micro_batches > 1
 
-    def estimate(times: int, share: float) -> StreamedPerformance:
+    def estimate(times: int, share: float, costs: Sequence[LayerCost]) -> StreamedPerformance:
         # The peak of a step in micro-batches is that of one of them, otherwise that of all samples.
         parts = math.ceil(step.micro_batches * times * share) if is_split else 1
         return estimate_streamed_step(
@@ -338,7 +344,7 @@ def build_streamed_report(
             micro_batches=parts,
         )
 
-    performance = estimate(1, 1.0)
+    performance = estimate(1, 1.0, costs)
     layers = tuple(
         LayerReport(layer, cost.traffic, time, index in recomputed)
         for index, (layer, cost, time) in enumerate(zip(placed, costs, performance.layers, strict=True))
@@ -350,7 +356,10 @@ def build_streamed_report(
         batch_size=step.batch_size,
         samples_per_s=step.batch_size / performance.step_s,
         active_pes=max(layer.plan.active_pes for layer in placed),
-        suggestions=suggest_for_layers(part.kernel, performance),
-        changes=estimate_step_changes(performance, estimate, step.batch_size),
+        suggestions=suggest_for_layers(
+            placed, costs, part.kernel, estimate, step.batch_size, precision, fabric
+        ),
+        explanations=explain_layers(part.kernel, performance),
+        precision=precision,
         streamed=part,
     )

@@ -31,10 +31,16 @@ from cgc.report.floorplan import (
     used_window,
     whole_window,
 )
+from cgc.report.limit import Reason
 from cgc.report.model import CompileReport, KernelReport, PipelinedPart, StreamedPart, report_kernels
 from cgc.report.pipeline import draw_pipeline
-from cgc.report.suggestions import Reason
-from cgc.report.text import render_verdict, summarize_replicas
+from cgc.report.text import (
+    SUGGESTION_COLUMNS,
+    explain_no_change,
+    format_times,
+    render_verdict,
+    summarize_replicas,
+)
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.figures import format_percent, format_rate
 
@@ -152,6 +158,9 @@ def render_html(report: CompileReport, made: Provenance | None = None) -> str:
             report=report,
             made=(made or Provenance()).lines(),
             definitions=DEFINITIONS,
+            suggestion_columns=SUGGESTION_COLUMNS,
+            front_end=made.front_end if made is not None else "",
+            no_change="" if report.suggestions else explain_no_change(report),
             bins=BINS,
             style=Markup(asset("base.css") + "\n" + asset("compile_report.css")),
             **sections,
@@ -174,6 +183,7 @@ def page_environment() -> Environment:
         percent=format_percent,
         pixels="{:.1f}".format,
         ms=_ms,
+        times=format_times,
         breakable=_breakable,
         source_name=posixpath.basename,
     )

@@ -1,288 +1,334 @@
-"""The limit of the speed of a step, and suggestions how to lift it."""
+"""Suggestions to make a step faster: changes with their predicted rates, the best first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from cgc.kernels.configurations import Configuration
-from cgc.kernels.families import FAMILIES
-from cgc.kernels.graph import Kernel, KernelGraph
-from cgc.performance.layers import StreamedPerformance
-from cgc.performance.model import INPUT, MEMORY, Performance
-from cgc.placement.model import Placement
-from cgc.placement.shapes import AREA_PER_SPEED, MAX_FABRIC_SHARE, KernelShapes, areas, economical_target
-from cgc.report.what_if import KernelChange, SlowestKernel, find_slowest_nest
+from cgc.errors import PlacementError
+from cgc.kernels.graph import Kernel
+from cgc.performance.layers import LayerCost, PlacedLayer
+from cgc.performance.prediction import WORTH, predict_grid, predict_interval, predict_replicas
+from cgc.performance.replicas import Replicated
+from cgc.placement.place import fit_by_area
+from cgc.placement.shapes import (
+    AREA_PER_SPEED,
+    MAX_FABRIC_SHARE,
+    GraphShapes,
+    KernelShapes,
+    areas,
+    economical_target,
+)
+from cgc.report.limit import Limit, Reason
+from cgc.report.what_if import Estimate, SlowestKernel, change_sizes
 from cs_toolkit.fabric import Fabric
+from cs_toolkit.step import Precision
 
-_MAX_LISTED = 3  # kernels or changes in a sentence
-_FASTER = 0.9  # share of the present cycles that the sentence on a full wafer aims at
+Lever = Literal["replicas", "precision", "batch", "shape", "micro_batches", "input"]
 
+FRONT_ENDS = ("estimator", "cstorch")
 
-class Reason(Enum):
-    """Why the pipeline is not faster."""
+# Below this share of the fabric, replicas come first: they change neither the program nor its numbers.
+_ROOM_PERCENT = 50.0
 
-    # The Ethernet links deliver samples more slowly than every kernel takes them.
-    HOST_INPUT = "host_input"
-    # Samples wait until the wafer's memory has room for their activations.
-    ACTIVATIONS = "activations"
-    # Faster layouts of all kernels would pay, but together they do not fit on the fabric.
-    WAFER_FULL = "wafer_full"
-    # The slowest kernel has no faster layout that fits the fabric and the memory of its PEs.
-    FASTEST_LAYOUT = "fastest_layout"
-    # Faster layouts exist and would fit, but cost more area than they are worth to the placer.
-    AREA_TOO_DEAR = "area_too_dear"
+_HALF_PRECISION: Precision = "cbfloat16"
 
 
 @dataclass(frozen=True)
-class Limit:
-    """The limit of the speed.
+class Suggestion:
+    """A change by itself, with its effect on the whole step.
 
     Attributes:
-        kind: "compute", "transmission", "area" or "memory".
-        reason: the reason why the pipeline is not faster.
+        lever: kind of the change.
+        change: description.
+        samples_per_s: predicted rate after it.
+        times: the same relative to the rate now.
+        option: name and value of the option that makes it; None if it is a change of the program.
+        program: where to make it in the program; empty with an option.
     """
 
-    kind: str
-    reason: Reason
+    lever: Lever
+    change: str
+    samples_per_s: float
+    times: float
+    option: tuple[str, int | str] | None = None
+    program: str = ""
+
+    def describe_how(self, front_end: str = "") -> str:
+        """Return how to make the change, by the names of a front end: "estimator", "cstorch" or another."""
+        if self.option is None:
+            return self.program
+        name, value = self.option
+        given = f'"{value}"' if isinstance(value, str) else str(value)
+        if front_end == "cstorch" and name == "precision":
+            return f"cstorch.amp.set_half_dtype({given})"
+        call = {"estimator": "CSRunConfig", "cstorch": "cstorch.configure"}.get(front_end)
+        return f"{name}={given}" if call is None else f"{call}({name}={given})"
 
 
-def find_limit(
-    graph: KernelGraph, placement: Placement, performance: Performance, shapes: Sequence[KernelShapes]
-) -> Limit:
-    """Find the limit of a placed graph's speed; `shapes` are the layouts of each kernel on the fabric."""
-    if performance.bottleneck == INPUT:
-        return Limit(performance.limit, Reason.HOST_INPUT)
-    if performance.limit == MEMORY:
-        return Limit(MEMORY, Reason.ACTIVATIONS)
-    fastest = {kernel.name: int(own.cycles[0]) for kernel, own in zip(graph.kernels, shapes, strict=True)}
-    # The placer takes the lowest target of cycles that pays and can be packed. So area is the limit where
-    # its target is above both the one that pays and the fastest layout of every kernel.
-    if placement.target_cycles > max(*fastest.values(), economical_target(graph, AREA_PER_SPEED)):
-        return Limit("area", Reason.WAFER_FULL)
-    is_fastest = fastest[performance.bottleneck] >= performance.kernels[performance.bottleneck].deltat_cycles
-    return Limit(performance.limit, Reason.FASTEST_LAYOUT if is_fastest else Reason.AREA_TOO_DEAR)
+@dataclass(frozen=True)
+class _Pipeline:
+    """A placed pipeline of one or several copies, in the box of each."""
+
+    copies: Replicated
+    limit: Limit
+    shapes: Sequence[KernelShapes]
+    room: Fabric
+    fabric: Fabric
+    precision: Precision
+
+    @property
+    def interval(self) -> int:
+        return self.copies.per_replica.deltat_cycles
+
+    def rate_at(self, interval: int, batch: int = 1) -> float:
+        """Return the rate with another interval between samples, or `batch` times as many samples."""
+        exchange, samples = self.copies.exchange, batch * self.copies.samples
+        once = exchange.emptying_cycles * interval / self.interval + exchange.exchange_cycles
+        return self.fabric.clock_hz * self.copies.count * samples / (samples * interval + once)
 
 
-def suggest_improvements(
-    graph: KernelGraph,
-    placement: Placement,
-    performance: Performance,
+def suggest_for_pipeline(
+    copies: Replicated,
     limit: Limit,
     shapes: Sequence[KernelShapes],
+    room: Fabric,
     fabric: Fabric,
-    changes: Sequence[KernelChange],
-) -> tuple[str, ...]:
-    """Write sentences on changes that would lift the limit, then on the next limit.
+    precision: Precision,
+) -> tuple[Suggestion, ...]:
+    """Return the changes that make a pipeline faster.
 
     Args:
-        graph: the kernels.
-        placement: their placement.
-        performance: estimates of the placed graph.
-        limit: the limit of its speed.
-        shapes: layouts of each kernel on the fabric.
-        fabric: the PEs that the kernels are placed on.
-        changes: estimated changes of the kernel that bounds the speed.
+        copies: the placed copies.
+        limit: of the speed of one copy.
+        shapes: layouts of each kernel of a copy in its box.
+        room: the box of a copy.
+        fabric: the fabric of all copies.
+        precision: of activations and their gradients.
     """
-    match limit.reason:
-        case Reason.HOST_INPUT:
-            return (_suggest_smaller_samples(graph, placement, performance, fabric),)
-        case Reason.WAFER_FULL:
-            room = _suggest_room(graph, placement, performance, shapes, fabric)
-            return (room, *_explain_memory(graph, placement, shapes, fabric))
-        case Reason.ACTIVATIONS:
-            kernel = graph.by_name[performance.bottleneck]
-            waiting = _suggest_fewer_samples_in_flight(kernel, placement, fabric)
-            return (waiting, *_explain_memory(graph, placement, shapes, fabric))
-        case Reason.AREA_TOO_DEAR:
-            kernel = graph.by_name[performance.bottleneck]
-            own = shapes[graph.kernels.index(kernel)]
-            fastest = own.layouts[own.fastest]
-            return (
-                _explain_area(kernel, placement.layouts[kernel.name], fastest),
-                _explain_compute(kernel, fastest, changes),
+    pipeline = _Pipeline(copies, limit, shapes, room, fabric, precision)
+    found = (
+        *_suggest_replicas(pipeline),
+        *_suggest_precision(pipeline),
+        *_suggest_batch(pipeline),
+        *_suggest_input(pipeline),
+        *_suggest_shapes(pipeline),
+    )
+    roomy = copies.performance.overall.active_pes_percent < _ROOM_PERCENT
+    return _rank(found, copies.samples_per_s, first="replicas" if roomy else None)
+
+
+def _rank(found: Iterable[Suggestion], now: float, first: Lever | None = None) -> tuple[Suggestion, ...]:
+    """Return the suggestions that help, the best first, with their effect relative to the rate now."""
+    helping = [
+        replace(one, times=one.samples_per_s / now) for one in found if one.samples_per_s > WORTH * now
+    ]
+    return tuple(sorted(helping, key=lambda one: (one.lever != first, -one.samples_per_s, one.change)))
+
+
+def _suggest_replicas(pipeline: _Pipeline) -> Iterator[Suggestion]:
+    copies = pipeline.copies
+    if copies.count > 1 or pipeline.limit.reason is Reason.HOST_INPUT:
+        return
+    found = predict_replicas(copies.graph, pipeline.fabric, copies.performance)
+    if found is not None:
+        change = f"{found.count:,} copies of the model on the wafer"
+        yield Suggestion("replicas", change, found.samples_per_s, 1.0, ("num_replicas", found.count))
+
+
+def _suggest_precision(pipeline: _Pipeline) -> Iterator[Suggestion]:
+    copies = pipeline.copies
+    halved = copies.graph.in_16_bits()
+    if pipeline.precision != "float32" or halved == copies.graph:
+        return
+    rate: float | None = None
+    if copies.count == 1:
+        interval = predict_interval(halved, pipeline.room)
+        rate = None if interval is None else pipeline.rate_at(interval)
+    elif (fit := fit_by_area(halved, pipeline.room)) is not None:
+        boxes = copies.boxes
+        found = predict_grid(halved, pipeline.fabric, boxes.columns, boxes.rows, fit.fill)
+        if found is not None:
+            # In a small full box it is chance how densely kernels of slightly other sizes pack.
+            rate = (
+                min(found.samples_per_s, pipeline.rate_at(fit.interval)) if fit.full else found.samples_per_s
             )
-        case Reason.FASTEST_LAYOUT:
-            kernel = graph.by_name[performance.bottleneck]
-            explain = _explain_transmission if limit.kind == "transmission" else _explain_compute
-            own_limit = explain(kernel, placement.layouts[kernel.name], changes)
-            return (own_limit, _describe_next_limit(graph, performance, shapes, fabric))
+    if rate is not None:
+        yield Suggestion("precision", _IN_16_BITS, rate, 1.0, ("precision", _HALF_PRECISION))
 
 
-def suggest_changes(kernel: Kernel, changes: Sequence[KernelChange]) -> str:
-    """Write a sentence on the changes that make a kernel faster, the best first.
+_IN_16_BITS = "activations and their gradients in 16 bits"
+
+
+def _suggest_batch(pipeline: _Pipeline) -> Iterator[Suggestion]:
+    """Suggest a batch twice as large where work that is done once a step sets the pace."""
+    copies = pipeline.copies
+    interval = pipeline.interval
+    if pipeline.limit.reason is Reason.FASTEST_LAYOUT:
+        kernel = copies.graph.by_name[copies.performance.bottleneck]
+        if _fewest_cycles(kernel.with_batch(2), pipeline) < interval:
+            fit = fit_by_area(copies.graph.with_batch(2), pipeline.room)
+            if fit is not None and not fit.full:
+                interval = fit.interval
+    rate = pipeline.rate_at(interval, batch=2)
+    yield _larger_batch(2 * copies.count * copies.samples, rate)
+
+
+def _larger_batch(samples: int, rate: float) -> Suggestion:
+    change, where = f"a batch twice as large ({samples:,})", "batch size of the input function"
+    return Suggestion("batch", change, rate, 1.0, program=where)
+
+
+def _suggest_input(pipeline: _Pipeline) -> Iterator[Suggestion]:
+    copies = pipeline.copies
+    if pipeline.limit.reason is not Reason.HOST_INPUT:
+        return
+    slowest = max(layout.cycles for layout in copies.placement.layouts.values())
+    size = copies.graph.input_bytes_per_sample
+    smaller = int(size * slowest / pipeline.interval)
+    change = f"samples of {smaller:,} bytes instead of {size:,}"
+    where = "input function: send 8-bit or 16-bit numbers, and convert them in the model"
+    yield Suggestion("input", change, pipeline.rate_at(slowest), 1.0, program=where)
+
+
+def _suggest_shapes(pipeline: _Pipeline) -> Iterator[Suggestion]:
+    """Suggest smaller sizes of the kernel that bounds the speed, and of all that are equal to it."""
+    if pipeline.limit.reason not in (Reason.FASTEST_LAYOUT, Reason.AREA_TOO_DEAR):
+        return
+    graph = pipeline.copies.graph
+    kernel = graph.by_name[pipeline.copies.performance.bottleneck]
+    index = graph.kernels.index(kernel)
+    equal = {
+        position
+        for position, other in enumerate(graph.kernels)
+        if (other.family, other.parameters, other.loops) == (kernel.family, kernel.parameters, kernel.loops)
+    }
+    others = [own for position, own in enumerate(pipeline.shapes) if position not in equal]
+    # The kernels that are not changed bound the speed next.
+    next_cycles = max((int(own.cycles[0]) for own in others), default=1)
+    next_cycles = max(
+        next_cycles, pipeline.room.input_cycles(pipeline.copies.count * graph.input_bytes_per_sample)
+    )
+    if next_cycles * WORTH > pipeline.interval:
+        return
+    where = f"{kernel.name}{f' at {kernel.source}' if kernel.source else ''}"
+    where += f" and {len(equal) - 1:,} like it" if len(equal) > 1 else ""
+    for change, changed in change_sizes(kernel, pipeline.shapes[index]):
+        own = _shapes_of(changed, pipeline)
+        if own is None:
+            continue
+        kernels = tuple(changed if at in equal else other for at, other in enumerate(graph.kernels))
+        kernels = tuple(replace(one, name=old.name) for one, old in zip(kernels, graph.kernels, strict=True))
+        target = max(next_cycles, int(own.cycles[0]))
+        if target * WORTH > pipeline.interval:
+            continue
+        target = max(target, economical_target(replace(graph, kernels=kernels), AREA_PER_SPEED))
+        after = [own if at in equal else other for at, other in enumerate(pipeline.shapes)]
+        if areas(after, np.array([target]))[0] <= MAX_FABRIC_SHARE * pipeline.room.processing_elements:
+            yield Suggestion("shape", change, pipeline.rate_at(target), 1.0, program=where)
+
+
+def _shapes_of(kernel: Kernel, pipeline: _Pipeline) -> KernelShapes | None:
+    """Return the layouts of a changed kernel in the box; None if none fits."""
+    try:
+        shapes = GraphShapes([kernel], pipeline.room).shapes_at(pipeline.copies.placement.fill)
+    except PlacementError:
+        return None
+    return None if shapes is None else shapes[0]
+
+
+def _fewest_cycles(kernel: Kernel, pipeline: _Pipeline) -> float:
+    shapes = _shapes_of(kernel, pipeline)
+    return float("inf") if shapes is None else float(shapes.cycles[0])
+
+
+def suggest_for_layers(
+    layers: Sequence[PlacedLayer],
+    costs: Sequence[LayerCost],
+    slowest: SlowestKernel | None,
+    estimate: Estimate,
+    batch_size: int,
+    precision: Precision,
+    fabric: Fabric,
+) -> tuple[Suggestion, ...]:
+    """Return the changes that make a step with streamed weights faster.
 
     Args:
-        kernel: a kernel.
-        changes: its estimated changes; the first one, more PEs, is not one of the model and is skipped.
+        layers: the placed layers.
+        costs: of the layers.
+        slowest: the slowest kernel of the layer that computes the longest.
+        estimate: estimates a changed step.
+        batch_size: samples of the step.
+        precision: of activations and their gradients.
+        fabric: the whole wafer.
     """
-    helping = [change for change in changes[1:] if change.helps]
-    if not helping:
-        return (
-            f"No smaller size of {kernel.name} makes it faster: leave it out, or join it with the operation "
-            "before it."
-        )
-    best = sorted(helping, key=lambda change: change.cycles or 0)[:_MAX_LISTED]
-    listed = ", ".join(f"{change.change}: {change.cycles:,} cycles" for change in best)
-    return f"What helps, each by itself: {listed}."
+    now = estimate(1, 1.0, costs)
+    found = [_larger_batch(2 * batch_size, 2 * batch_size / estimate(2, 1.0, costs).step_s)]
+    if now.fits_unsplit:
+        whole = estimate(1, 1 / now.micro_batches, costs)
+        change = "the whole batch at once, not in micro-batches"
+        rate, option = batch_size / whole.step_s, ("micro_batch_size", "auto")
+        found.append(Suggestion("micro_batches", change, rate, 1.0, option))
+    if precision == "float32":
+        halved = estimate(1, 0.5, _halve(layers, costs, fabric))
+        rate = batch_size / halved.step_s
+        found.append(Suggestion("precision", _IN_16_BITS, rate, 1.0, ("precision", _HALF_PRECISION)))
+    if slowest is not None:
+        found += _suggest_layer_shapes(layers, costs, slowest, estimate, batch_size)
+    return _rank(found, batch_size / now.step_s)
 
 
-def suggest_for_layers(slowest: SlowestKernel | None, performance: StreamedPerformance) -> tuple[str, ...]:
-    """Write a sentence on the slowest kernel of a streamed step; nothing unless compute bounds the rate."""
-    if slowest is None or performance.bound_by != "compute":
-        return ()
-    return (
-        f"Kernel {slowest.kernel.name} sets the pace of layer {slowest.layer}, {slowest.cycles:,} cycles a "
-        f"sample in each copy of it. {suggest_changes(slowest.kernel, slowest.changes)}",
+def _halve(
+    layers: Sequence[PlacedLayer], costs: Sequence[LayerCost], fabric: Fabric
+) -> tuple[LayerCost, ...]:
+    """Return the costs of layers that compute in 16 bits, with as many copies."""
+    shares: dict[int, float] = {}
+    changed = []
+    for layer, cost in zip(layers, costs, strict=True):
+        plan = layer.plan
+        if plan.number not in shares:
+            shares[plan.number] = 1.0
+            if plan.copies is not None and plan.graph is not None:
+                size = {"width": plan.copies.width, "height": plan.copies.height}
+                box = fabric.model_copy(update=size)
+                kernels = tuple(kernel.in_16_bits().without_stash() for kernel in plan.graph.kernels)
+                fit = fit_by_area(replace(plan.graph, kernels=kernels), box)
+                if fit is not None:
+                    shares[plan.number] = min(1.0, fit.interval / plan.copies.cycles)
+        changed.append(_scale(cost, shares[plan.number]))
+    return tuple(changed)
+
+
+def _scale(cost: LayerCost, share: float) -> LayerCost:
+    return replace(
+        cost, forward_cycles=share * cost.forward_cycles, backward_cycles=share * cost.backward_cycles
     )
 
 
-def _suggest_smaller_samples(
-    graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric
-) -> str:
-    slowest = max(graph.kernels, key=lambda kernel: placement.layouts[kernel.name].cycles)
-    cycles = placement.layouts[slowest.name].cycles
-    share = cycles / performance.overall.deltat_cycles
-    return (
-        f"Samples of {int(graph.input_bytes_per_sample * share):,} bytes, instead of "
-        f"{graph.input_bytes_per_sample:,}, would arrive as fast as the slowest kernel, {slowest.name}, "
-        f"takes them: {_rate(cycles, fabric)}. Send 8-bit pixels or 16-bit numbers and convert them in the "
-        "model."
-    )
-
-
-def _suggest_room(
-    graph: KernelGraph,
-    placement: Placement,
-    performance: Performance,
-    shapes: Sequence[KernelShapes],
-    fabric: Fabric,
-) -> str:
-    """Write the area that a higher speed would take, and name the largest kernels."""
-    layouts, cycles = placement.layouts, performance.overall.deltat_cycles
-    slowest = max(range(len(shapes)), key=lambda index: int(shapes[index].cycles[0]))
-    least = int(shapes[slowest].cycles[0])
-    target = max(int(_FASTER * cycles), least)
-    limit = f", the least of {graph.kernels[slowest].name}," if target == least else ""
-    needed, pes = float(areas(shapes, np.array([target]))[0]), fabric.processing_elements
-    available = (
-        f"the fabric has {pes:,}"
-        if needed > pes
-        else f"kernels get {MAX_FABRIC_SHARE * pes:,.0f} of the {pes:,} of the fabric, the rest is for gaps, "
-        "wires and I/O"
-    )
-    largest = sorted(layouts, key=lambda name: -layouts[name].area)[:_MAX_LISTED]
-    names = ", ".join(f"{name} ({layouts[name].area:,} PEs)" for name in largest)
-    return (
-        f"{target:,} cycles{limit} instead of {cycles:,} would take {needed:,.0f} PEs, without room between "
-        f"kernels; {available}. Fewer or narrower layers make room; the largest kernels are {names}."
-    )
-
-
-def _explain_memory(
-    graph: KernelGraph, placement: Placement, shapes: Sequence[KernelShapes], fabric: Fabric
-) -> tuple[str, ...]:
-    """Write the share of the area that memory takes at any speed; nothing if it is below 1 %."""
-    held = [
-        placement.layouts[kernel.name].area
-        for kernel, own in zip(graph.kernels, shapes, strict=True)
-        if own.min_area(int(own.cycles[-1])) >= _FASTER * placement.layouts[kernel.name].area
-    ]
-    share = 100 * sum(held) / fabric.processing_elements
-    if share < 1:
-        return ()
-    return (
-        f"Memory, not speed, gives {len(held):,} of {len(graph.kernels):,} kernels their size, {share:.0f} % "
-        "of the fabric: fewer parameters, fewer layers or shorter samples shrink them.",
-    )
-
-
-def _suggest_fewer_samples_in_flight(kernel: Kernel, placement: Placement, fabric: Fabric) -> str:
-    return (
-        f"{kernel.name} holds activations of {kernel.samples(placement.fill):.1f} samples, "
-        f"{kernel.stash_bytes(0):,} bytes each. With room for {kernel.samples(1):.1f} there, and for as many "
-        f"more in all layers, it would be {_rate(placement.target_cycles, fabric)}. Fewer layers, shorter "
-        "sequences, or attention with a causal mask leave fewer of them waiting."
-    )
-
-
-def _explain_area(kernel: Kernel, layout: Configuration, fastest: Configuration) -> str:
-    return (
-        f"{kernel.name} could take {fastest.cycles:,} cycles on {fastest.area:,} PEs, instead of "
-        f"{layout.cycles:,} on {layout.area:,}, but a percent of speed, for all kernels that are as slow, "
-        f"would cost more than {AREA_PER_SPEED:.0f} percent of area."
-    )
-
-
-def _explain_compute(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
-    """Write why more PEs do not help a kernel that compute limits, and what would."""
-    if kernel.loops is not None:
-        return _explain_loops(kernel, layout, changes)
-    sizes, rows = kernel.parameters, max(1, kernel.parameters.get("rows", 1))
-    cycles = f"{layout.compute_cycles:,} cycles"
-    each = f"{cycles} a sample" if rows == 1 else f"{cycles} for {rows:,} rows of a sample"
-    reason = FAMILIES[kernel.family].fastest.format_map(sizes)
-    return f"At its fastest layout {kernel.name} takes {each}{reason} {suggest_changes(kernel, changes)}"
-
-
-def _explain_loops(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
-    """Write which loop nest takes most of a generated kernel's time, why, and what would help."""
-    nest, share = find_slowest_nest(kernel, layout)
-    if nest.scanned:
-        why = "every step of the scan needs the previous one, so more PEs do not help"
-    elif nest.carried:
-        why = "a running value passes from PE to PE, so more PEs do not help"
-    else:
-        why = "its iterations are all spread, what remains is their start"
-    known = ", such as a layer norm, batch norm or softmax" if kernel.family == "reduction" else ""
-    return (
-        f"{100 * share:.0f} % of the time of {kernel.name}, a generated kernel, at its fastest layout is "
-        f"spent in `{nest.describe()}`: {why}. {suggest_changes(kernel, changes)} "
-        f"An op that the kernel library knows{known} may be faster than loops."
-    )
-
-
-def _explain_transmission(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
-    """Write the load of the busiest link of a kernel, and changes that would reduce it."""
-    lines = kernel.parameters.get("lines")
-    cycles = layout.transmission_cycles
-    if lines:
-        elements = kernel.parameters["line_elements"]
-        load = (
-            f"The images of {kernel.name} pass from kernel to kernel as {lines:,} lines of {elements:,} "
-            f"elements, {cycles / lines:,.1f} cycles a line whatever the layout"
-        )
-    else:
-        rows = max(1, kernel.parameters.get("rows", 1))
-        each = f"{rows:,} rows, {cycles / rows:,.1f} cycles each" if rows > 1 else f"{cycles:,} cycles"
-        load = (
-            f"The busiest link of {kernel.name} takes {each}, for a sample, and no layout of it has a less "
-            "busy one"
-        )
-    has_sizes = len(changes) > 1
-    return f"{load}. {suggest_changes(kernel, changes) if has_sizes else 'Fewer or shorter rows are faster.'}"
-
-
-def _describe_next_limit(
-    graph: KernelGraph, performance: Performance, shapes: Sequence[KernelShapes], fabric: Fabric
-) -> str:
-    """Name the kernel that would be the slowest if those that are now were arbitrarily fast."""
-    faster = [
-        (int(own.cycles[0]), kernel)
-        for kernel, own in zip(graph.kernels, shapes, strict=True)
-        if int(own.cycles[0]) < performance.overall.deltat_cycles
-    ]
-    if not faster:
-        return "All kernels are equally fast."
-    cycles, kernel = max(faster, key=lambda found: found[0])
-    return (
-        f"After that {kernel.name} would be the slowest, at its fastest: {_rate(cycles, fabric)}, if there "
-        "is room for layouts of all kernels at that speed."
-    )
-
-
-def _rate(cycles: int, fabric: Fabric) -> str:
-    return f"{fabric.clock_hz / cycles:,.1f} samples/s ({cycles:,} cycles)"
+def _suggest_layer_shapes(
+    layers: Sequence[PlacedLayer],
+    costs: Sequence[LayerCost],
+    slowest: SlowestKernel,
+    estimate: Estimate,
+    batch_size: int,
+) -> Iterator[Suggestion]:
+    plan = next(layer.plan for layer in layers if layer.name == slowest.layer)
+    assert plan.copies is not None
+    layouts = plan.copies.placement.layouts
+    others = [layout.compute_cycles for name, layout in layouts.items() if name != slowest.kernel.name]
+    equal = sum(layer.plan is plan for layer in layers)
+    source = f" at {slowest.kernel.source}" if slowest.kernel.source else ""
+    where = f"{slowest.kernel.name}{source}{f' in {equal:,} layers' if equal > 1 else ''}"
+    for change in slowest.changes:
+        if not change.is_size or change.cycles is None:
+            continue
+        share = max(change.cycles, *others, 1) / plan.copies.cycles
+        scaled = [
+            _scale(cost, share) if layer.plan is plan else cost
+            for layer, cost in zip(layers, costs, strict=True)
+        ]
+        rate = batch_size / estimate(1, 1.0, scaled).step_s
+        yield Suggestion("shape", change.change, rate, 1.0, program=where)

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.manifest import Provenance
+from cgc.placement.shapes import AREA_PER_SPEED
 from cgc.report.families import sum_families, sum_layer_families
+from cgc.report.limit import Reason
 from cgc.report.model import CompileReport, PipelinedPart, ReplicaReport, StreamedPart
-from cgc.report.suggestions import Reason
+from cgc.report.suggestions import Suggestion
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.figures import (
     format_percent,
@@ -29,6 +31,7 @@ _COLUMNS = (
     "Active PEs",
     "Compute Utilization",
 )
+SUGGESTION_COLUMNS = ("Change", "Samples/s", "Times as fast", "How")
 _LAYER_COLUMNS = (
     "Layer",
     "Compute ms",
@@ -83,7 +86,10 @@ def render_text(report: CompileReport, made: Provenance | None = None) -> str:
         sections += [_render_times(streamed), _render_layers(report, streamed)]
         sections.append(_render_layer_families(streamed))
         notes += _STREAMED_NOTES
-    sections += [render_verdict(report), *_render_suggestions(report), *report.notices, notes]
+    sections += [render_verdict(report), _render_suggestions(report, (made or Provenance()).front_end)]
+    if report.explanations:
+        sections.append("\n".join(["Why it is not faster:", *(f"  {one}" for one in report.explanations)]))
+    sections += [*report.notices, notes]
     return "\n\n".join(sections) + "\n"
 
 
@@ -128,8 +134,8 @@ def _render_streamed_verdict(report: CompileReport, part: StreamedPart) -> str:
     share = format_share(performance.parts[performance.bound_by] / performance.step_s)
     step = f"{1e3 * performance.step_s:.3g} ms"
     start = f"Verdict: {performance.bound_by} bounds the rate: {share} of a step of {step}"
-    helping = next((change for change in report.changes if change.helps), None)
-    remark = f"; {helping.change} would be {helping.effect}" if helping else ""
+    helping = next(iter(report.suggestions), None)
+    remark = f"; {helping.change}: {format_rate(helping.samples_per_s)} samples/s" if helping else ""
     match performance.bound_by:
         case "compute":
             return f"{start}; layer {part.slowest.placed.name} computes the longest."
@@ -242,21 +248,38 @@ def _render_compilation(report: CompileReport, made: Provenance | None) -> str:
     return "\n".join(_render_label(label, text) for label, text in lines.items())
 
 
-def _render_suggestions(report: CompileReport) -> list[str]:
-    """Render the suggestions, and each change with its effect; an empty list if there are none."""
-    if not report.suggestions and not report.changes:
-        return []
-    lines = ["To go faster:", *(f"  {sentence}" for sentence in report.suggestions)]
-    if report.changes:
-        title = f"The step, {format_rate(report.samples_per_s)} samples/s now, with one change:"
-        if report.pipelined is not None:
-            performance = report.pipelined.performance
-            cycles = performance.overall.deltat_cycles
-            title = f"{performance.bottleneck}, {cycles:,} cycles now, with one change at its fastest layout:"
-        width = max(len(change.change) for change in report.changes)
-        rows = (f"    {change.change:<{width}}  {change.effect}" for change in report.changes)
-        lines += [f"  {title}", *rows]
-    return ["\n".join(lines)]
+def _render_suggestions(report: CompileReport, front_end: str) -> str:
+    """Render a table of the changes that make the step faster, or a sentence on why none does."""
+    if not report.suggestions:
+        return f"To go faster: {explain_no_change(report)}"
+    rows = [
+        (one.change, format_table_rate(one.samples_per_s), format_times(one), one.describe_how(front_end))
+        for one in report.suggestions
+    ]
+    return "\n".join(
+        ["To go faster, each change by itself, predicted:", table(SUGGESTION_COLUMNS, rows, left=(0, 3))]
+    )
+
+
+def format_times(suggestion: Suggestion) -> str:
+    """Format how many times as fast a step would be."""
+    return f"{suggestion.times:.2f}" if suggestion.times < 100 else f"{suggestion.times:,.0f}"
+
+
+def explain_no_change(report: CompileReport) -> str:
+    """Render a sentence on the law because of which no change of the table makes a step faster."""
+    start = "no change of replicas, precision, batch or sizes is predicted to be faster"
+    if report.pipelined is None:
+        assert report.streamed is not None
+        return f"{start}; {report.streamed.performance.bound_by} bounds the rate."
+    law = {
+        Reason.HOST_INPUT: "the links to the hosts bound the speed",
+        Reason.ACTIVATIONS: "the memory for activations bounds the speed",
+        Reason.WAFER_FULL: "the area of the wafer bounds the speed",
+        Reason.FASTEST_LAYOUT: f"no layout of {report.pipelined.performance.bottleneck} is faster",
+        Reason.AREA_TOO_DEAR: f"a percent of speed costs more than {AREA_PER_SPEED:.0f} percent of area",
+    }
+    return f"{start}; {law[report.pipelined.limit.reason]}."
 
 
 def _render_loops(kernels: Iterable[Kernel]) -> list[str]:

@@ -1,8 +1,8 @@
-"""What-if estimates: how fast a kernel or a step would be with one change, by the cost model."""
+"""What-if estimates: how fast a kernel would be with one change, by the cost model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cgc.errors import PlacementError
@@ -11,15 +11,16 @@ from cgc.kernels.generated import loop_changes
 from cgc.kernels.graph import Kernel
 from cgc.kernels.nest_cost import nest_shares
 from cgc.lair.nest import LoopNest
-from cgc.performance.layers import PlacedLayer, StreamedPerformance
+from cgc.performance.layers import LayerCost, PlacedLayer, StreamedPerformance
 from cgc.placement.shapes import GraphShapes, KernelShapes
 from cs_toolkit.fabric import Fabric
 
 _HALF_BYTES = 2  # of an element of 16 bits
 
-# A change helps if it takes fewer than this share of the cycles, or gives more than this share of the rate.
-_FEWER_CYCLES = 0.99
-_HIGHER_RATE = 1.01
+_FEWER_CYCLES = 0.99  # a change helps if it takes fewer than this share of the cycles
+
+# Changes of a kernel that are not sizes of the model.
+_MORE_PES, _IN_16_BITS, _LARGER_BATCH = "more PEs", "16-bit elements", "a batch twice as large"
 
 _PER_ROW = ("epilogue_millicycles", "work_millicycles", "streamed_elements", "stash_bytes")
 _PER_WEIGHT = ("resident_bytes", "update_bytes", "step_millicycles")
@@ -55,12 +56,18 @@ class KernelChange:
     note: str = ""
 
     @property
-    def effect(self) -> str:
-        """The effect as text."""
-        if self.cycles is None:
-            return "does not fit"
-        note = self.note or ("" if self.helps else "no faster")
-        return f"{self.cycles:,} cycles" + (f", {note}" if note else "")
+    def is_size(self) -> bool:
+        """True if the change is a size of the model."""
+        return _is_size(self.change)
+
+
+def _is_size(change: str) -> bool:
+    return not change.startswith((_MORE_PES, _IN_16_BITS, _LARGER_BATCH))
+
+
+def change_sizes(kernel: Kernel, shapes: KernelShapes) -> Iterator[tuple[str, Kernel]]:
+    """Yield each change of a kernel's sizes in the model with the changed kernel."""
+    yield from ((change, changed) for change, changed in _change_kernel(kernel, shapes) if _is_size(change))
 
 
 def estimate_kernel_changes(
@@ -82,7 +89,7 @@ def estimate_kernel_changes(
         if more_pes_help
         else f"none of its {len(shapes.cycles):,} layouts on this fabric is faster"
     )
-    changes = [KernelChange("more PEs", fastest.cycles, more_pes_help, note)]
+    changes = [KernelChange(_MORE_PES, fastest.cycles, more_pes_help, note)]
     target = _FEWER_CYCLES * int(shapes.cycles[0])
     for change, changed_kernel in _change_kernel(kernel, shapes):
         least = _fewest_cycles(changed_kernel, fabric, fill)
@@ -122,7 +129,7 @@ def _change_sizes(sizes: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int
     if sizes.get("element_bytes", 0) > _HALF_BYTES:
         share = _HALF_BYTES / sizes["element_bytes"]
         yield (
-            "16-bit elements",
+            _IN_16_BITS,
             {**_scale_sizes(sizes, ("stash_bytes",), share), "element_bytes": _HALF_BYTES},
         )
     for name, (change, others) in _HALVES.items():
@@ -131,7 +138,7 @@ def _change_sizes(sizes: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int
         half = _scale_sizes(sizes, (name, *others), 0.5)
         yield f"{change} ({half[name]:,})", half
     if sizes.get("step_millicycles", 0):
-        yield f"a batch twice as large ({2 * sizes['batch']:,})", {**sizes, "batch": 2 * sizes["batch"]}
+        yield f"{_LARGER_BATCH} ({2 * sizes['batch']:,})", {**sizes, "batch": 2 * sizes["batch"]}
 
 
 def _scale_sizes(sizes: Mapping[str, int], names: tuple[str, ...], share: float) -> dict[str, int]:
@@ -140,27 +147,7 @@ def _scale_sizes(sizes: Mapping[str, int], names: tuple[str, ...], share: float)
 
 
 # Estimates a step of N times the samples whose activations take the given share of their bytes.
-Estimate = Callable[[int, float], StreamedPerformance]
-
-
-@dataclass(frozen=True)
-class StepChange:
-    """A single change of a streamed step and its estimated effect.
-
-    Attributes:
-        change: description, with the resulting size.
-        samples_per_s: estimated rate after the change.
-        helps: whether the rate is noticeably higher than now.
-    """
-
-    change: str
-    samples_per_s: float
-    helps: bool
-
-    @property
-    def effect(self) -> str:
-        """The effect as text."""
-        return f"{self.samples_per_s:,.1f} samples/s{'' if self.helps else ', no faster'}"
+Estimate = Callable[[int, float, Sequence[LayerCost]], StreamedPerformance]
 
 
 @dataclass(frozen=True)
@@ -178,24 +165,6 @@ class SlowestKernel:
     kernel: Kernel
     cycles: int
     changes: tuple[KernelChange, ...]
-
-
-def estimate_step_changes(
-    now: StreamedPerformance, estimate: Estimate, batch_size: int
-) -> tuple[StepChange, ...]:
-    """Estimate a batch twice as large and, for a batch in micro-batches, fewer of them.
-
-    There are fewer micro-batches with activations of half the size or, where the memory has room for the
-    whole batch, without splitting it.
-    """
-    changes = [(f"a batch twice as large ({2 * batch_size:,})", 2, 1.0)]
-    if now.fits_unsplit:
-        changes.append(("the whole batch at once", 1, 1 / now.micro_batches))
-    elif now.micro_batches > 1:
-        changes.append(("activations of half as many bytes", 1, 0.5))
-    target = _HIGHER_RATE * batch_size / now.step_s
-    rates = ((change, times * batch_size / estimate(times, share).step_s) for change, times, share in changes)
-    return tuple(StepChange(change, rate, rate > target) for change, rate in rates)
 
 
 def find_slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | None:

@@ -107,10 +107,10 @@ def test_speed_that_costs_too_much_area(count: int) -> None:
 
 def first_suggestion(report: CompileReport) -> str:
     """Return the first suggestion, which all forms of the report contain."""
-    first = report.suggestions[0]
+    first = report.explanations[0]
     assert first in render_text(report)
     assert first in html.unescape(render_html(report))
-    assert build_json(report)["bottleneck"]["remedies"] == list(report.suggestions)
+    assert build_json(report)["bottleneck"]["remedies"] == list(report.explanations)
     return first
 
 
@@ -125,7 +125,7 @@ def test_a_full_wafer_states_what_a_higher_speed_would_take() -> None:
     report = compiled(graph_of(40), width=40, height=40)
     (needed,) = re.findall(r"would take ([\d,]+) PEs.* the fabric has 1,600", first_suggestion(report))
     assert int(needed.replace(",", "")) > report.pipelined.performance.overall.active_pes
-    assert len(report.suggestions) == 1, "memory gives no kernel its size"
+    assert len(report.explanations) == 1, "memory gives no kernel its size"
 
 
 def test_a_full_wafer_keeps_room_for_wires() -> None:
@@ -142,7 +142,7 @@ def test_a_full_wafer_states_how_much_of_it_memory_takes() -> None:
     graph = KernelGraph((*holding, *graph_of(20).kernels), batch_size=32, input_bytes_per_sample=1)
     report = compiled(graph, width=40, height=40)
     assert report.pipelined.limit.reason is Reason.WAFER_FULL
-    assert "Memory, not speed, gives 4 of 24 kernels their size" in report.suggestions[1]
+    assert "Memory, not speed, gives 4 of 24 kernels their size" in report.explanations[1]
 
 
 def waiting_graph(count: int) -> KernelGraph:
@@ -171,7 +171,7 @@ def test_samples_that_wait_for_memory() -> None:
     )
     waiting = 1 + 48 * placement.fill
     assert f"held0 holds activations of {waiting:.1f} samples, 262,144 bytes each" in first_suggestion(report)
-    assert "Memory, not speed, gives" in report.suggestions[1]
+    assert "Memory, not speed, gives" in report.explanations[1]
     assert "<strong>Memory</strong> is the limit" in render_html(report)
     assert build_json(report)["bottleneck"]["reason"] == "activations"
     fewer = compiled(waiting_graph(12), width=64, height=40)
@@ -183,7 +183,7 @@ def test_the_area_that_a_higher_speed_would_cost() -> None:
     (shapes,) = kernel_shapes(graph_of(1).kernels, CS2)
     fastest = int(shapes.cycles[0])
     assert f"exp0 could take {fastest:,} cycles on " in first_suggestion(report)
-    assert f"At its fastest layout exp0 takes {fastest:,} cycles a sample" in report.suggestions[1]
+    assert f"At its fastest layout exp0 takes {fastest:,} cycles a sample" in report.explanations[1]
 
 
 LINES = {"rows": 64, "lines": 64, "line_elements": 1024}
@@ -195,8 +195,8 @@ def test_images_state_their_lines_and_the_next_limit() -> None:
     report = compiled(KernelGraph((image, rest), batch_size=32, input_bytes_per_sample=1))
     assert "as 64 lines of 1,024 elements, 417.5 cycles a line" in first_suggestion(report)  # of 32 bits
     next_cycles = int(configurations(rest).cycles.min())
-    assert report.suggestions[1].startswith("After that exp would be the slowest")
-    assert f"({next_cycles:,} cycles)" in report.suggestions[1]
+    assert report.explanations[1].startswith("After that exp would be the slowest")
+    assert f"({next_cycles:,} cycles)" in report.explanations[1]
     halved = Kernel("pool", "pooling", {**loop(1024), **LINES, "lines": 32})
     faster = compiled(KernelGraph((halved, rest), batch_size=32, input_bytes_per_sample=1))
     assert (
@@ -223,14 +223,14 @@ def test_loops_of_a_generated_kernel_state_their_limit(
     fastest = layouts[int(np.argmin(layouts.compute_cycles))]
     shares = nest_shares(kernel.loops, kernel.parameters, fastest)
     assert sum(share for _, share in shares) == pytest.approx(1)
-    sentence = "\n".join(report.suggestions)
+    sentence = "\n".join(report.explanations)
     assert words in sentence
     assert f"`{kernel.loops.program.nests[0].describe()}`" in sentence
     half = next(
         change for change in report.changes if change.change.startswith("half as many elements (2,048")
     )
     assert half.cycles == smaller.changes[0].cycles, "what a program of half the size takes"
-    assert (f"{half.change}: {half.cycles:,} cycles" in sentence) is half.helps
+    assert any(one.change == half.change for one in report.suggestions) is half.helps
 
 
 def test_a_generated_kernel_without_the_loops_that_take_its_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from html import unescape
 from typing import Any
@@ -23,9 +24,10 @@ from cgc.performance.layers import (
 from cgc.placement.replicas import place_copies
 from cgc.report import CompileReport, StreamedPart, build_json, render_html, render_text, render_verdict
 from cgc.report.families import sum_layer_families
+from cgc.report.limit import explain_layers
 from cgc.report.model import LayerReport
-from cgc.report.suggestions import suggest_for_layers
-from cgc.report.what_if import estimate_step_changes, find_slowest_kernel
+from cgc.report.suggestions import Suggestion, suggest_for_layers
+from cgc.report.what_if import Estimate, find_slowest_kernel
 from cs_runtime.terminal import shorten_report
 from cs_toolkit.fabric import load_fabric
 
@@ -210,33 +212,44 @@ def test_the_verdict_has_the_figures_of_what_bounds_the_rate(
     assert said in found
 
 
-def test_the_report_states_the_effect_of_a_change_of_the_step(report: CompileReport) -> None:
-    def estimate(times: int, share: float) -> StreamedPerformance:
-        parts = {part: seconds * share for part, seconds in report.streamed.performance.parts.items()}
+def suggestions_of(report: CompileReport, estimate: Estimate) -> tuple[Suggestion, ...]:
+    placed = [layer.placed for layer in report.streamed.layers]
+    kernel = find_slowest_kernel(report.streamed.slowest.placed, WAFER)
+    costs = [LayerCost(1.0, 1.0, 1, 0, TRAFFIC) for _ in placed]
+    return suggest_for_layers(placed, costs, kernel, estimate, report.batch_size, "float32", WAFER)
+
+
+def test_the_report_ranks_the_changes_of_the_step(report: CompileReport) -> None:
+    def estimate(times: int, share: float, costs: Sequence[LayerCost]) -> StreamedPerformance:
+        # Half of the activations are a third of the time; smaller kernels do not matter.
+        parts = {part: seconds * share**1.585 for part, seconds in report.streamed.performance.parts.items()}
         return replace(report.streamed.performance, parts=parts, micro_batches=2, activation_room_bytes=1)
 
-    changed = replace(report, changes=estimate_step_changes(estimate(1, 1.0), estimate, report.batch_size))
-    larger, smaller_activations = changed.changes
-    assert larger.samples_per_s == pytest.approx(2 * report.samples_per_s)
-    assert smaller_activations.samples_per_s == pytest.approx(2 * report.samples_per_s)
-    rate = f"{larger.samples_per_s:,.1f} samples/s"
-    assert f"; a batch twice as large (128) would be {rate}" in render_verdict(changed)
+    changed = replace(report, suggestions=suggestions_of(report, estimate))
+    precision, batch = changed.suggestions
+    assert (precision.lever, precision.option) == ("precision", ("precision", "cbfloat16"))
+    assert precision.times == pytest.approx(3, rel=1e-3)
+    assert batch.samples_per_s == pytest.approx(2 * report.samples_per_s)
     text, page = render_text(changed), render_html(changed)
-    assert f"    a batch twice as large (128)       {rate}" in text
-    assert page.count('<tr class="helps">') == 2
-    assert rate in page
-    assert build_json(changed)["changes"][0]["samples_per_s"] == larger.samples_per_s
+    assert text.index(f"| {precision.change} |") < text.index("| a batch twice as large (128) ")
+    assert f"; {precision.change}: {precision.samples_per_s:,.0f} samples/s" in render_verdict(changed)
+    assert f" {precision.samples_per_s:.1f} | " in text
+    assert page.count("Times as fast") == 3, "head and cells"
+    assert [one["lever"] for one in build_json(changed)["suggestions"]] == ["precision", "batch"]
 
 
-def test_a_change_that_is_no_faster_is_not_recommended(report: CompileReport) -> None:
+def test_a_change_that_is_no_faster_is_left_out(report: CompileReport) -> None:
     parts = {part: 2 * seconds for part, seconds in report.streamed.performance.parts.items()}
     slower = replace(report.streamed.performance, parts=parts)
-    changed = replace(
-        report,
-        changes=estimate_step_changes(report.streamed.performance, lambda *_: slower, report.batch_size),
-    )
-    assert "twice as large" not in render_verdict(changed)
-    assert "samples/s, no faster" in render_text(changed)
+
+    def estimate(times: int, share: float, costs: Sequence[LayerCost]) -> StreamedPerformance:
+        return report.streamed.performance if (times, share) == (1, 1.0) else slower
+
+    changed = replace(report, suggestions=suggestions_of(report, estimate))
+    assert changed.suggestions == ()
+    assert "twice as large" not in render_text(changed)
+    assert "is predicted to be faster; latency bounds the rate.\n" in render_text(changed)
+    assert "predicted to be faster; latency bounds the rate." in render_html(changed)
 
 
 def test_where_compute_bounds_the_rate_its_kernel_is_named(report: CompileReport) -> None:
@@ -247,15 +260,11 @@ def test_where_compute_bounds_the_rate_its_kernel_is_named(report: CompileReport
     assert kernel.cycles == copies.cycles
     named, other = (bound_by(report, bound) for bound in ("compute", "update"))
     named, other = (
-        replace(one, suggestions=suggest_for_layers(kernel, one.streamed.performance))
-        for one in (named, other)
+        replace(one, explanations=explain_layers(kernel, one.streamed.performance)) for one in (named, other)
     )
     sentence = f"Kernel fc<0> sets the pace of layer embedding, {kernel.cycles:,} cycles a sample"
     assert sentence in render_text(named)
-    best = min(
-        (change for change in kernel.changes[1:] if change.helps), key=lambda change: change.cycles or 0
-    )
-    assert f"{best.change}: {best.cycles:,} cycles" in build_json(named)["remedies"][0]
+    assert build_json(named)["remedies"] == list(named.explanations)
     assert sentence not in render_text(other)
 
 
@@ -265,7 +274,9 @@ def test_micro_batches_that_the_program_asks_for_are_not_put_on_the_memory(repor
     verdict = render_verdict(asked)
     assert "the program asks for 4 micro-batches, of 0.0 MB of activations each" in verdict
     assert "16-bit" not in verdict
-    _, change = estimate_step_changes(
-        asked.streamed.performance, lambda *_: report.streamed.performance, report.batch_size
-    )
-    assert (change.change, change.helps) == ("the whole batch at once", True)
+
+    def estimate(times: int, share: float, costs: Sequence[LayerCost]) -> StreamedPerformance:
+        return (asked if share == 1 else report).streamed.performance
+
+    changes = {one.lever: one.option for one in suggestions_of(report, estimate)}
+    assert changes["micro_batches"] == ("micro_batch_size", "auto")

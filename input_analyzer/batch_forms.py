@@ -56,14 +56,11 @@ def plan_batch_form(finding: Finding, form: str, tree: ast.Module, source: str) 
     code = _Code(tree, source)
     if finding.id == SINGLE_RECORDS:
         return _read_batches(finding, code)
+    if not finding.related:
+        return _split_map_and_batch(finding, form, code)
     maps, batch = _find_calls(finding, code)
     functions = [code.first_argument(call) for call in maps]
-    if form == "vectorized":
-        if not code.names_tensorflow:
-            raise NotMechanicalError("the file does not import TensorFlow as tf")
-        inner = [_vectorize(function, code) for function in functions]
-    else:
-        inner = _batch_ops(functions, code)
+    inner = _edit_functions(functions, form, code)
     edits = []
     moved = ""
     for call in maps:
@@ -81,6 +78,38 @@ def plan_batch_form(finding: Finding, form: str, tree: ast.Module, source: str) 
             edits.append(Edit(start, end_of(call), ""))
     outside = [edit for edit in inner if not any(_contains(cut, edit) for cut in edits)]
     return [*edits, *outside, Edit(end_of(batch), end_of(batch), moved)]
+
+
+def _edit_functions(functions: list[ast.expr], form: str, code: _Code) -> list[Edit]:
+    """Return the edits with which functions of records take batches."""
+    if form != "vectorized":
+        return _batch_ops(functions, code)
+    if not code.names_tensorflow:
+        raise NotMechanicalError("the file does not import TensorFlow as tf")
+    return [_vectorize(function, code) for function in functions]
+
+
+def _split_map_and_batch(finding: Finding, form: str, code: _Code) -> list[Edit]:
+    """Return the edits that make `batch` and `map` of `apply(map_and_batch(...))`."""
+    calls = [
+        (call, call.args[0])
+        for call in code.calls_at("apply", int((finding.source or "").rpartition(":")[2]))
+        if call.args and isinstance(call.args[0], ast.Call)
+    ]
+    found = [(call, inner) for call, inner in calls if ast.unparse(inner.func).endswith("map_and_batch")]
+    if len(found) != 1 or not code.names_tensorflow:
+        raise NotMechanicalError("it is not certain which call of map_and_batch() is meant")
+    ((call, combined),) = found
+    function, size = _argument(combined, 0, "map_func"), _argument(combined, 1, "batch_size")
+    drops, start = _argument(combined, 3, "drop_remainder"), end_of_object(call, code.source)
+    if function is None or size is None or start is None:
+        raise NotMechanicalError("the arguments of map_and_batch() do not name its function")
+    inner = _edit_functions([function], form, code)
+    mapped = text_between(code.source, start_of(function), end_of(function), inner)
+    whole = f", drop_remainder={ast.unparse(drops)}" if drops is not None else ""
+    text = f".batch({ast.unparse(size)}{whole}).map({mapped}, num_parallel_calls=tf.data.AUTOTUNE)"
+    edit = Edit(start, end_of(call), text)
+    return [edit, *(one for one in inner if not _contains(edit, one))]
 
 
 def _contains(outer: Edit, inner: Edit) -> bool:

@@ -127,7 +127,7 @@ def find_map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Find
     """Find functions that are called for each record but could work on whole batches."""
     for batch in pipeline.stages:
         # A batch that is batched again is a record; earlier calls are for parts of records.
-        if batch.op != "batch" or not is_batched(batch):
+        if batch.op not in ("batch", _MAP_AND_BATCH) or not is_batched(batch):
             continue
         maps = _maps_of_records(pipeline, batch, python=context.tries_changes)
         share = context.share(maps)
@@ -138,7 +138,8 @@ def find_map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Find
         subject = f"{' and '.join(map(repr, named))} {'is' if len(named) == 1 else 'are'}"
         if not named:
             subject = "its function is" if len(maps) == 1 else f"{len(maps)} functions are"
-        large = (number(maps[-1], "element_bytes") or 0) > _LARGE_RECORD_BYTES
+        records = number(batch, "batch_size") or 1 if maps[-1] is batch else 1
+        large = (number(maps[-1], "element_bytes") or 0) > _LARGE_RECORD_BYTES * records
         if large and not context.tries_changes:
             continue
         yield make_finding(
@@ -150,7 +151,7 @@ def find_map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Find
             "than one for a record",
             _describe_batch_form(maps),
             time_saving_gain(pipeline, context, maps),
-            related=tuple(one.source for one in (*maps[1:], batch) if one.source),
+            related=tuple(one.source for one in (*maps, batch) if one.source and one is not first),
             form=UNTRIED if any(flag(one, "python") for one in maps) else None,
         )
 
@@ -176,6 +177,8 @@ def _maps_of_records(pipeline: Pipeline, batch: Stage, *, python: bool) -> tuple
 
     Between them and the batch is nothing but what passes records on.
     """
+    if batch.op == _MAP_AND_BATCH:
+        return (batch,) if _has_batch_form(pipeline, batch, python=python) else ()
     found: list[Stage] = []
     stage = batch
     while len(stage.inputs) == 1:
@@ -190,6 +193,7 @@ def _maps_of_records(pipeline: Pipeline, batch: Stage, *, python: bool) -> tuple
     return tuple(reversed(found))
 
 
+_MAP_AND_BATCH = "map_and_batch"  # the function of `tf.data.experimental`
 _PASSING_RECORDS = frozenset({"shuffle", "repeat", "prefetch"})
 
 

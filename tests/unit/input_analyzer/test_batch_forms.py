@@ -246,6 +246,36 @@ CASES = {
             "parse, batch, fallback_to_while_loop=False))",
         ],
     ),
+    "map and batch in one call": (
+        """
+        def parse(record, spec):
+            example = tf.io.parse_single_example(record, spec)
+            for name in list(example):
+                if example[name].dtype == tf.int64:
+                    example[name] = tf.cast(example[name], tf.int32)
+            return example["v"], example["y"]
+
+        def make():
+            return source().apply(
+                tf.data.experimental.map_and_batch(
+                    lambda record: parse(record, SPEC),
+                    batch_size=6,
+                    num_parallel_batches=2,
+                    drop_remainder=True))
+        """,
+        [
+            "-example = tf.io.parse_single_example(record, spec)",
+            "+example = tf.io.parse_example(record, spec)",
+            "-return source().apply(",
+            "-tf.data.experimental.map_and_batch(",
+            "-lambda record: parse(record, SPEC),",
+            "-batch_size=6,",
+            "-num_parallel_batches=2,",
+            "-drop_remainder=True))",
+            "+return source().batch(6, drop_remainder=True).map(lambda record: parse(record, SPEC), "
+            "num_parallel_calls=tf.data.AUTOTUNE)",
+        ],
+    ),
     "Python": (
         """
         def scale(x):

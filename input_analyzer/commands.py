@@ -30,6 +30,7 @@ from csrun.commands.flags import (
     mount_dirs_option,
     no_mounts_notice,
     require_command,
+    require_unlocked_command,
     run_main,
     site_config_option,
     working_directory,
@@ -180,6 +181,7 @@ def build_command(site: Site) -> click.Command:
         command: tuple[str, ...],
     ) -> int:
         arguments = require_command(command, context)
+        require_unlocked_command(site, arguments, mount_dirs)
         change.check(reports, cold=bool(measurement.cold))
         reports.check()
         if change.apply:

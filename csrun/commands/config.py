@@ -10,11 +10,13 @@ from typing import Any
 
 import click
 
-from csrun.commands.flags import use_site_config_option
+from csrun.commands.flags import use_site_config_option, working_directory
 from csrun.console import STDERR, STDOUT, write_text
+from csrun.errors import CsrunError
 from csrun.schedulers.registry import choose
 from csrun.site import SiteError
-from csrun.site.loading import LoadedSite, load_site, site_file_candidates
+from csrun.site.loading import LoadedSite, load_site
+from csrun.site.project import FILE_NAME, find_project_file, give_consent, needs_consent, withdraw_consent
 from csrun.site.values import variables
 
 EXIT_INVALID = 2
@@ -22,14 +24,17 @@ EXIT_INVALID = 2
 
 @click.group(no_args_is_help=False, options_metavar="[FLAGS]")
 def config() -> None:
-    """The site's settings: show, check, schema."""
+    """The site's settings: show, check, schema, trust."""
 
 
 @config.command(options_metavar="[FLAGS]")
 @use_site_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(as_json: bool) -> None:
-    """Shows every setting with its origin: FILE:LINE, the environment variable, or the default."""
+    """Shows every setting with its origin: FILE:LINE, the environment variable, or the default.
+
+    Below a value are the values of earlier layers that it overrides.
+    """
     loaded = load_site(os.environ)
     if as_json:
         write_text(STDOUT, json.dumps(as_data(loaded, os.environ), indent=2) + "\n")
@@ -40,7 +45,7 @@ def show(as_json: bool) -> None:
 @config.command(options_metavar="[FLAGS]")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def check(file: Path | None) -> int:
-    """Checks FILE, or without FILE the settings in use here: the site file and the environment.
+    """Checks FILE, or without FILE the settings in use here: the site files and the environment.
 
     Prints all errors with FILE:LINE; the exit code is 0 without errors, otherwise 2.
     """
@@ -50,7 +55,8 @@ def check(file: Path | None) -> int:
         write_text(STDERR, "".join(f"{message}\n" for message in error.errors))
         return EXIT_INVALID
     notes = "".join(f"{note}\n" for note in loaded.notes)
-    write_text(STDOUT, f"{notes}{loaded.path or 'the environment'}: no errors\n")
+    checked = ", ".join(str(one.path) for one in loaded.files) or "the environment"
+    write_text(STDOUT, f"{notes}{file or checked}: no errors\n")
     return 0
 
 
@@ -68,14 +74,60 @@ def schema_text() -> str:
     return json.dumps(site_schema(), indent=2) + "\n"
 
 
+@config.command(options_metavar="[FLAGS]")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--revoke", is_flag=True, help="Withdraw an earlier consent.")
+def trust(file: Path | None, revoke: bool) -> int:
+    """Accepts a project's site file, as it is now: FILE, or the csrun.yaml found from here upward.
+
+    Without it a project's file may set the size of jobs and their place in the queue. It may not set what
+    runs (python, container), what is mounted, or which CS system gets the data. A change of the file ends the
+    consent.
+    """
+    path = file or find_project_file(working_directory())
+    if path is None:
+        raise CsrunError(
+            f"no {FILE_NAME} here or above; expected one: give the path of a project's site file"
+        )
+    path = path.absolute()
+    if revoke:
+        withdraw_consent(path, os.environ)
+        write_text(STDOUT, f"{path}: not accepted any more\n")
+        return 0
+    from csrun.site.file import read_site_file  # imports pydantic
+
+    content = read_site_file(path)
+    if content.errors:
+        raise SiteError(list(content.errors))
+    give_consent(path, os.environ)
+    rows = [(key, _value_text(content.settings[key])) for key in content.settings if needs_consent(key)]
+    chosen = "".join(f"  {key}: {value}\n" for key, value in rows)
+    write_text(STDOUT, f"{path}: accepted until it changes\n{chosen}")
+    return 0
+
+
 def as_data(loaded: LoadedSite, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings for --json, named by the keys of the site file."""
     return {
-        "site_file": str(loaded.path) if loaded.path else None,
-        "searched": [str(path) for path in site_file_candidates(environment)],
+        "site_file": str(loaded.files[-1].path) if loaded.files else None,
+        "searched": [str(one.path) for one in loaded.searched],
+        "site_files": [
+            {"layer": one.layer, "path": str(one.path), "exists": one in loaded.files}
+            for one in loaded.searched
+        ],
         "launcher": choose(None, loaded.site, environment).name,
         "settings": {
-            key: {"value": loaded.values[key], "origin": loaded.origins[key], "variables": names}
+            key: {
+                "value": loaded.values[key],
+                "origin": loaded.sources[key].text,
+                "layer": loaded.sources[key].layer,
+                "overridden": [
+                    {"value": each.value, "origin": each.text, "layer": each.layer}
+                    for each in loaded.overridden.get(key, ())
+                ],
+                "locked": loaded.site.locked.get(key),
+                "variables": names,
+            }
             for key, names in variables().items()
         },
         "notes": loaded.notes,
@@ -84,20 +136,27 @@ def as_data(loaded: LoadedSite, environment: Mapping[str, str]) -> dict[str, Any
 
 def as_text(loaded: LoadedSite, environment: Mapping[str, str]) -> str:
     """Return the settings as a table of key, value in the form of the site file, and origin."""
-    if loaded.path:
-        place = f"site file: {loaded.path}"
+    if loaded.files:
+        lines = [f"site file: {one.path} ({one.layer})" for one in loaded.files]
     else:
-        searched = ", ".join(map(str, site_file_candidates(environment)))
-        place = f"site file: none (searched: {searched})"
+        searched = ", ".join(str(one.path) for one in loaded.searched)
+        lines = [f"site file: none (searched: {searched})"]
     rows = []
-    for key, origin in loaded.origins.items():
-        value = loaded.values[key]
-        plain = isinstance(value, str) and value
-        # JSON is YAML in flow style.
-        rows.append((key, value if plain else json.dumps(value, ensure_ascii=False), origin))
+    for key, source in loaded.sources.items():
+        lock = f", locked by {loaded.site.locked[key]}" if key in loaded.site.locked else ""
+        rows.append((key, _value_text(loaded.values[key]), f"{source.text}{lock}"))
+        rows += [
+            ("", _value_text(each.value), f"overridden: {each.text}")
+            for each in loaded.overridden.get(key, ())
+        ]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [place, f"jobs run with the launcher: {choose(None, loaded.site, environment).name}", ""]
+    lines += [f"jobs run with the launcher: {choose(None, loaded.site, environment).name}", ""]
     lines += [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows]
     if loaded.notes:
         lines += ["", *loaded.notes]
     return "\n".join(lines) + "\n"
+
+
+def _value_text(value: Any) -> str:
+    # JSON is YAML in flow style.
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)

@@ -20,6 +20,7 @@ from csrun.commands.flags import (
     mount_dirs_option,
     no_mounts_notice,
     require_command,
+    require_unlocked_command,
     run_main,
     site_config_option,
     true_or_false,
@@ -96,6 +97,7 @@ def build_command(site: Site) -> click.Command:
         command: tuple[str, ...],
     ) -> int:
         arguments = require_command(command, context)
+        require_unlocked_command(site, arguments, mount_dirs)
         environment = dict(os.environ)
         cwd = working_directory()
         change = program_environment(environment, this_toolkit(), site)

@@ -107,6 +107,42 @@ def no_mounts_notice(site: Site, mount_dirs: Sequence[Path]) -> str | None:
     return "--mount-dirs has no effect here: without a container the program sees all directories"
 
 
+def require_unlocked(site: Site, key: str, flag: str, given: object, in_effect: object) -> None:
+    """Refuse a flag that would change a setting which a site file locks.
+
+    Args:
+        site: its settings.
+        key: of the site file.
+        flag: as it is typed.
+        given: value of the flag.
+        in_effect: value of the site, which the flag may repeat: a batch script names the site's own values.
+
+    Raises:
+        UsageError: the key is locked, and the flag has another value.
+    """
+    if key in site.locked and given != in_effect:
+        raise UsageError(
+            f"{flag}: got {given}, and {site.locked[key]} locks {key}, which is "
+            f"{in_effect or 'not set'} for all jobs; expected no other value: leave the flag out, or ask who "
+            f"maintains that file"
+        )
+
+
+def require_unlocked_command(site: Site, command: Sequence[str], mount_dirs: Sequence[Path]) -> None:
+    """Refuse a --cs_ip of the user's command and directories of --mount-dirs that a site file locks.
+
+    Raises:
+        UsageError: the command names another CS system, or a directory is not one of the site's.
+    """
+    from csrun.system_status import cs_ip_argument  # only here: few sites lock a key
+
+    if named := cs_ip_argument(command):
+        for key in ("cs_ip", "systems"):
+            require_unlocked(site, key, "--cs_ip", named, site.system_addresses)
+    if further := [str(path) for path in mount_dirs if str(path.absolute()) not in site.mount_dirs]:
+        require_unlocked(site, "mount_dirs", "--mount-dirs", ",".join(further), ",".join(site.mount_dirs))
+
+
 def flag_name(param: click.Parameter | None) -> str:
     """Return the flag as the help spells it."""
     return param.opts[0] if param is not None else "value"
@@ -292,7 +328,8 @@ def _declare(
         type=click.Path(path_type=Path),
         metavar="FILE",
         expose_value=False,
-        help=f"The site file. Default: {SITE_CONFIG_VARIABLE}, else the file that 'csrun config show' names.",
+        help="Site file instead of those of the user and the project ('csrun config show' lists them). "
+        f"Default: {SITE_CONFIG_VARIABLE}.",
         callback=callback,
     )
     return option(function)

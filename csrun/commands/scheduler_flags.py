@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from cs_toolkit.errors import UsageError
-from csrun.commands.flags import flag_name, seconds
+from csrun.commands.flags import flag_name, require_unlocked, seconds
 from csrun.schedulers.base import Asked, Flag, Scheduler
-from csrun.schedulers.registry import check_name, choose, schedulers
+from csrun.schedulers.registry import BUILT_IN, check_name, choose, schedulers
 from csrun.site import Site
 
 SUBMIT = "--submit"
@@ -74,8 +74,16 @@ class Where:
     queue: Queueing = Queueing()
 
     def scheduler(self, site: Site, environment: Mapping[str, str]) -> Scheduler[Any, Any]:
-        """Choose the scheduler."""
-        return choose(self.launcher, site, environment)
+        """Choose the scheduler.
+
+        Raises:
+            UsageError: --launcher names another one than a site file that locks it.
+        """
+        chosen = choose(self.launcher, site, environment)
+        if self.launcher is not None and "launcher" in site.locked:
+            own = choose(None, site, environment).name
+            require_unlocked(site, "launcher", "--launcher", chosen.name, own)
+        return chosen
 
     def foreign(self, chosen: Scheduler[Any, Any]) -> str | None:
         """Return a notice about given flags of other schedulers; None if there are none."""
@@ -91,7 +99,18 @@ class Where:
         total_nodes: int | None = None,
         dry_run: bool = False,
     ) -> Asked:
-        """Return the request for a survey."""
+        """Return the request for a survey.
+
+        Raises:
+            UsageError: a flag would change a setting that a site file locks.
+        """
+        for each in schedulers():
+            prefix = "" if each.name in BUILT_IN else f"{each.name}."
+            for flag in each.flags:
+                if flag.setting and flag.name in self.flags:
+                    own = site.sections.get(each.name, {}).get(flag.setting, "")
+                    key = f"{prefix}{flag.setting}"
+                    require_unlocked(site, key, flag.name, self.flags[flag.name], own)
         return Asked(site, environment, self.flags, total_nodes, self.queue.submit, dry_run)
 
 

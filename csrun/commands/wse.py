@@ -21,6 +21,8 @@ from csrun.commands.flags import (
     count,
     mount_dirs_option,
     require_command,
+    require_unlocked,
+    require_unlocked_command,
     run_main,
     seconds,
     site_config_option,
@@ -124,6 +126,9 @@ def build_command(site: Site) -> click.Command:
         _say(survey.notices)
         layout = requested.resolve(survey.defaults, survey.node_cpus)
         arguments = require_command(command, context)
+        require_unlocked_command(site, arguments, mount_dirs)
+        if job.max_restarts is not None:
+            require_unlocked(site, "max_restarts", "--max-restarts", job.max_restarts, site.max_restarts)
         job_id, cwd = queue.job_id or new_job_id(scheduler.name), working_directory()
         log_dir = job.log_dir or Path("csrun_logs", job_id)
         directories = [*(path.absolute() for path in mount_dirs), cwd / log_dir]

@@ -58,7 +58,7 @@ def site_finding(loaded: LoadedSite, launcher: str, installed: Sequence[tuple[st
         launcher: of jobs.
         installed: title and name of other installed schedulers if the site has not chosen one.
     """
-    source = str(loaded.path) if loaded.path else "no site file, only the environment"
+    source = ", ".join(str(one.path) for one in loaded.files) or "no site file, only the environment"
     text = f"{source}; jobs run on the launcher {launcher}"
     for title, name in installed:
         text += f" ({title} is installed here: 'launcher: {name}' would make them use it)"

@@ -39,6 +39,7 @@ class Flag:
         check: returns the value, or raises ValueError with the rest of a sentence: "expected ...".
         repeated: it may be given several times; its values are joined with newlines.
         hidden: not in the help; for a flag that `check` refuses, with an alternative.
+        setting: key of the site file whose value the flag replaces; "" for none.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Flag:
     check: Callable[[str], str] = str
     repeated: bool = False
     hidden: bool = False
+    setting: str = ""
 
 
 @dataclass(frozen=True, slots=True)

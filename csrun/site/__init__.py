@@ -42,6 +42,7 @@ class Site:
         peer_timeout_s: seconds of silence after which a peer counts as lost; None for the default.
         certs: absolute directory of the user's certificate for TLS with the CS system; empty for none.
         sections: settings of schedulers that are set, by name of the scheduler and of the setting.
+        locked: places ("FILE:LINE") that lock a key for later layers and flags, by key.
     """
 
     launcher: str | None = None
@@ -59,6 +60,7 @@ class Site:
     peer_timeout_s: float | None = None
     certs: str = ""
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    locked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def system_addresses(self) -> str:
@@ -77,6 +79,8 @@ class Setting:
         kind: "text"; "minutes", a text that may be a whole number in the file; "arguments", a list of texts,
             in the variable quoted as in a shell.
         query: hidden flag of csrun_cpu that prints the value; "" for none.
+        harmless: a project's file may set it without the user's consent (`csrun.site.project`): it neither
+            chooses what runs nor where data goes.
     """
 
     description: str
@@ -84,6 +88,7 @@ class Setting:
     check: Callable[[Any], Any]
     kind: Literal["text", "minutes", "arguments"] = "text"
     query: str = ""
+    harmless: bool = False
 
 
 def setting(
@@ -92,9 +97,10 @@ def setting(
     check: Callable[[Any], Any],
     kind: Literal["text", "minutes", "arguments"] = "text",
     query: str = "",
+    harmless: bool = False,
 ) -> Any:
     """Declare a field of a scheduler's settings, empty by default. The arguments are those of `Setting`."""
-    about = Setting(description, variable, check, kind, query)
+    about = Setting(description, variable, check, kind, query, harmless)
     return field(default=() if kind == "arguments" else "", metadata={"setting": about})
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,9 +36,27 @@ def _list_of_texts(value: Any) -> Any:
     return tuple(value)
 
 
+def _known_keys(value: Any) -> Any:
+    known = list(variables())
+    for key in _list_of_texts(value):
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            raise ValueError(
+                f"expected keys of this file, got {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
+            )
+    return tuple(value)
+
+
 def _minutes(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
+
+# Key of the list of locked keys, which is no setting.
+LOCKED = "locked"
+_ABOUT_LOCKED = (
+    "Keys that no later layer (the user's file, the project's, the environment, flags) may change, with the "
+    "values of this file or the defaults."
+)
 
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]})
 Count = Annotated[int, Field(ge=1, le=values.MAX_COUNT)]
@@ -117,6 +137,10 @@ def site_file_model() -> type[BaseModel]:
     for name, own in sections.items():
         section = create_model(f"{name}_section", __base__=_Section, **own)
         top[name] = (section, Field(section(), description=f"Settings of the scheduler {name}."))
+    top[LOCKED] = (
+        Annotated[tuple[str, ...], BeforeValidator(_known_keys)],
+        Field((), description=_ABOUT_LOCKED),
+    )
     return create_model(
         "SiteFile",
         __base__=GeneralSettings,
@@ -134,28 +158,42 @@ def _type_of(key: SchedulerKey) -> Any:
     return Annotated[str, check]
 
 
-def read_site_file(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
-    """Return the settings of a site file and their lines, by key, and all errors with file and line.
+@dataclass(frozen=True, slots=True)
+class SiteFileContent:
+    """A site file that has been read.
 
-    If there are errors, the settings are the unchecked content of the file.
+    Attributes:
+        settings: by key; the unchecked content of the file if it has errors.
+        lines: of the keys.
+        locked: keys that no later layer may change.
+        errors: with file and line.
     """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    locked: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+def read_site_file(path: Path) -> SiteFileContent:
+    """Read a site file and find all its errors."""
     try:
         document = read_document(path)
     except ConfigError as error:
-        return {}, {}, error.errors
+        return SiteFileContent(errors=tuple(error.errors))
     lines = {".".join(map(str, key)): line for key, line in document.lines.items()}
     try:
         site = validate_document(document, site_file_model())
     except ConfigError as error:
-        return document.data, lines, error.errors
+        return SiteFileContent(document.data, lines, errors=tuple(error.errors))
     settings: dict[str, Any] = {}
-    for name in site.model_fields_set:
+    for name in (key for key in document.data if key != LOCKED):
         value = getattr(site, name)
         if isinstance(value, BaseModel):
             settings |= {f"{name}.{each}": getattr(value, each) for each in value.model_fields_set}
         else:
             settings[name] = value
-    return settings, lines, []
+    return SiteFileContent(settings, lines, getattr(site, LOCKED))
 
 
 def site_schema() -> dict[str, Any]:

@@ -78,28 +78,35 @@ class SlurmSettings:
         "GRES_RESOURCE",
         check_gres,
         query="--def-gres",
+        harmless=True,
     )
     gres_node: str = setting(
         "The node that owns the CS system's resource, kept free of CPU-only jobs.",
         "GRES_NODE",
         check_name,
         query="--def-gres-node",
+        harmless=True,
     )
     licence: str = setting(
         "Slurm license for the CS system if it is not a gres, for example cs:1.",
         "CSRUN_LICENCE",
         check_licence,
+        harmless=True,
     )
     partition: str = setting(
-        "Slurm partition of all jobs. Default: the cluster's default.", "CSRUN_PARTITION", check_name
+        "Slurm partition of all jobs. Default: the cluster's default.",
+        "CSRUN_PARTITION",
+        check_name,
+        harmless=True,
     )
-    account: str = setting("Slurm account of all jobs.", "CSRUN_ACCOUNT", check_name)
-    qos: str = setting("Slurm quality of service of all jobs.", "CSRUN_QOS", check_name)
+    account: str = setting("Slurm account of all jobs.", "CSRUN_ACCOUNT", check_name, harmless=True)
+    qos: str = setting("Slurm quality of service of all jobs.", "CSRUN_QOS", check_name, harmless=True)
     time_limit: str = setting(
         "Time limit of all jobs as Slurm takes it: 90 (minutes), 4:00:00, 1-12.",
         "CSRUN_TIME_LIMIT",
         check_time_limit,
         kind="minutes",
+        harmless=True,
     )
     slurm_options: tuple[str, ...] = setting(
         "Further arguments of srun and sbatch.", "CSRUN_SLURM_OPTIONS", check_options, kind="arguments"
@@ -134,10 +141,16 @@ def _array(text: str) -> str:
 
 
 FLAGS = (
-    Flag("--time", "LIMIT", "Time limit of a Slurm job: minutes, H:M:S or D-H:M.", check_time_limit),
-    Flag("--partition", "NAME", "Slurm partition.", _value),
-    Flag("--account", "NAME", "Slurm account.", _value),
-    Flag("--qos", "NAME", "Slurm quality of service.", _value),
+    Flag(
+        "--time",
+        "LIMIT",
+        "Time limit of a Slurm job: minutes, H:M:S or D-H:M.",
+        check_time_limit,
+        setting="time_limit",
+    ),
+    Flag("--partition", "NAME", "Slurm partition.", _value, setting="partition"),
+    Flag("--account", "NAME", "Slurm account.", _value, setting="account"),
+    Flag("--qos", "NAME", "Slurm quality of service.", _value, setting="qos"),
     Flag("--reservation", "NAME", "Slurm reservation.", _value),
     Flag("--dependency", "TYPE:JOB", "Start after other Slurm jobs, for example afterok:1234.", _value),
     Flag("--job-name", "NAME", "Name in Slurm's queue. Default: from the program.", _value),
@@ -152,6 +165,7 @@ FLAGS = (
         "Any other option of srun and sbatch, for example --slurm=nice=100; may be repeated.",
         _option,
         repeated=True,
+        setting="slurm_options",
     ),
     Flag("--array", "INDEXES", "Refused: an element would not be a separate job.", _array, hidden=True),
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from csrun.schedulers.registry import BUILT_IN
 from csrun.site import CONTAINERS, SiteError
-from csrun.site.loading import LoadedSite, load_site
+from csrun.site.loading import LoadedSite, SiteFile, load_site
 from csrun.site.values import variables
 from csrun.tasks.command import bind_directories
 
@@ -84,12 +84,16 @@ def test_bound_directories_cover_all_and_none_twice(directories: list[str]) -> N
     assert all(not first.is_relative_to(second) for first in bound for second in bound if first != second)
 
 
+def _only(file: Path | None) -> tuple[SiteFile, ...]:
+    return (SiteFile("named", file),) if file else ()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def no_file_of_this_machine() -> object:
     """Only variables are set: no site file is found."""
     from csrun.site import loading
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(loading, "site_file_candidates", lambda environment: ())
+    patch.setattr(loading, "site_files", lambda environment, file, directory: _only(file))
     yield
     patch.undo()

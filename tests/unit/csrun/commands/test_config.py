@@ -26,6 +26,97 @@ def test_show_prints_the_source_of_every_value(run: Run, tmp_path: Path) -> None
     assert ["partition", '""', "default"] in lines
 
 
+def test_show_prints_the_layer_of_every_value_and_what_it_overrides(run: Run, tmp_path: Path) -> None:
+    own, project = tmp_path / "config" / "csrun" / "site.yaml", tmp_path / "csrun.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("def_nodes: 7\nlocked: [qos]\n")
+    project.write_text("def_nodes: 3\n")
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "DEF_NODES": "2"}
+    shown = run("csrun", "config", "show", env=environment).stdout.splitlines()
+    assert [line for line in shown if line.startswith("site file")] == [
+        f"site file: {own} (user)",
+        f"site file: {project} (project)",
+    ]
+    at = next(number for number, line in enumerate(shown) if line.startswith("def_nodes"))
+    assert [line.split() for line in shown[at : at + 3]] == [
+        ["def_nodes", "2", "environment", "DEF_NODES"],
+        ["3", "overridden:", f"{project}:1"],
+        ["7", "overridden:", f"{own}:1"],
+    ]
+    assert ["qos", '""', "default,", "locked", "by", f"{own}:2"] in [line.split() for line in shown]
+    data = json.loads(run("csrun", "config", "show", "--json", env=environment).stdout)
+    assert [(one["layer"], one["exists"]) for one in data["site_files"]][2:] == [
+        ("user", True),
+        ("project", True),
+    ]
+    assert data["settings"]["def_nodes"]["overridden"] == [
+        {"value": 3, "origin": f"{project}:1", "layer": "project"},
+        {"value": 7, "origin": f"{own}:1", "layer": "user"},
+    ]
+    assert data["settings"]["qos"]["locked"] == f"{own}:2"
+
+
+def test_trust_accepts_a_projects_file_until_it_changes(run: Run, tmp_path: Path) -> None:
+    project = tmp_path / "csrun.yaml"
+    project.write_text("def_nodes: 3\npython: /elsewhere/python\n")
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    refused = run("csrun_wse", "--dry-run", "true", env=environment)
+    assert refused.returncode == 2
+    assert f"{project}:2: a project's file sets python, with which" in refused.stderr
+    accepted = run("csrun", "config", "trust", env=environment)
+    assert accepted.stdout == f"{project}: accepted until it changes\n  python: /elsewhere/python\n"
+    assert "/elsewhere" in run("csrun", "config", "show", env=environment).stdout
+    assert run("csrun", "config", "trust", "--revoke", env=environment).returncode == 0
+    assert run("csrun", "config", "show", env=environment).returncode == 2
+    project.unlink()
+    assert "no csrun.yaml here or above" in run("csrun", "config", "trust", env=environment).stderr
+
+
+LOCKED = """\
+launcher: local
+max_restarts: 2
+mount_dirs: [/]
+partition: mine
+cs_ip: here
+container: charliecloud
+container_image: /i
+locked: [launcher, max_restarts, mount_dirs, partition, slurm_options, cs_ip]
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "flag"),
+    [
+        (["csrun_wse", "--launcher=slurm", "true"], "launcher", "--launcher: got slurm"),
+        (["csrun_wse", "--use-sbatch", "true"], "launcher", "--launcher: got slurm"),
+        (["csrun_wse", "--max-restarts=9", "true"], "max_restarts", "--max-restarts: got 9"),
+        (["csrun_wse", "--mount-dirs=/,/tmp", "true"], "mount_dirs", "--mount-dirs: got /tmp"),
+        (["csrun_cpu", "--mount-dirs=/tmp", "true"], "mount_dirs", "--mount-dirs: got /tmp"),
+        (["csrun_wse", "--partition=x", "true"], "partition", "--partition: got x"),
+        (["csrun_wse", "--slurm=nice=1", "true"], "slurm_options", "--slurm: got nice=1"),
+        (["csrun_wse", "true", "--cs_ip=far"], "cs_ip", "--cs_ip: got far"),
+        (["csrun_cpu", "true", "--cs_ip", "far"], "cs_ip", "--cs_ip: got far"),
+    ],
+)
+def test_a_flag_may_not_change_a_locked_setting(
+    run: Run, tmp_path: Path, arguments: list[str], key: str, flag: str
+) -> None:
+    (tmp_path / "site.yaml").write_text(LOCKED)
+    environment = {"CSRUN_SITE_CONFIG": str(tmp_path / "site.yaml")}
+    program, *others = arguments
+    result = run(program, "--dry-run", *others, env=environment)
+    assert result.returncode == 2
+    assert flag in result.stderr
+    assert f"{tmp_path}/site.yaml:8 locks {key}, which is" in result.stderr
+
+
+def test_a_flag_may_repeat_a_locked_value(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(LOCKED.replace("charliecloud", "none"))
+    same = ["--launcher=local", "--max-restarts=2", "--mount-dirs=/", "--partition=mine"]
+    result = run("csrun_wse", "--site-config=site.yaml", "--dry-run", *same, "true", "--cs_ip=here")
+    assert result.returncode == 0, result.stderr
+
+
 def test_show_as_json(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "site.yaml"
     path.write_text("mount_dirs: [/data]\ngres_resource: gres:cs:1\n")
@@ -36,6 +127,9 @@ def test_show_as_json(run: Run, tmp_path: Path) -> None:
     assert shown["settings"]["gres_resource"] == {
         "value": "cs:1",
         "origin": f"{path}:2",
+        "layer": "named",
+        "overridden": [],
+        "locked": None,
         "variables": ["GRES_RESOURCE"],
     }
     assert shown["settings"]["qos"]["origin"] == "default"
@@ -44,7 +138,8 @@ def test_show_as_json(run: Run, tmp_path: Path) -> None:
 
 def test_show_without_a_file_lists_the_searched_places(run: Run, tmp_path: Path) -> None:
     shown = run("csrun", "config", "show", env={"XDG_CONFIG_HOME": str(tmp_path)}).stdout
-    assert shown.startswith(f"site file: none (searched: {tmp_path}/csrun/site.yaml, /etc/csrun/site.yaml, ")
+    assert shown.startswith("site file: none (searched: ")
+    assert f"/etc/csrun/site.yaml, {tmp_path}/csrun/site.yaml)\n" in shown
 
 
 def test_check_prints_each_error_on_its_own_line_that_editors_understand(run: Run, tmp_path: Path) -> None:

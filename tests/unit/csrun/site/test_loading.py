@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from cs_toolkit import config_file
 from csrun.schedulers import registry
 from csrun.site import Site, SiteError, loading
 from csrun.site.file import site_file_model
-from csrun.site.loading import load_site, site_file_candidates
+from csrun.site.loading import load_site, user_file
+from csrun.site.project import give_consent, needs_consent, withdraw_consent
 from csrun.site.values import variables
 
 
@@ -31,13 +33,13 @@ def test_nothing_set_gives_the_smallest_job_on_this_machine() -> None:
     loaded = load_site({})
     assert loaded.site == Site(def_nodes=1, def_tasks_per_node=2, def_cpus_per_task=None)
     assert set(loaded.origins.values()) == {"default"}
-    assert (loaded.path, loaded.notes) == (None, ())
+    assert (loaded.files, loaded.notes) == ((), ())
 
 
 def test_file_model_and_variables_know_the_same_settings_with_the_same_defaults() -> None:
     model = site_file_model()
-    assert list(model.model_fields) == list(variables())
-    assert model().model_dump() == load_site({}).values
+    assert list(model.model_fields) == [*variables(), "locked"]
+    assert model().model_dump(exclude={"locked"}) == load_site({}).values
 
 
 FULL = """\
@@ -188,30 +190,161 @@ def test_both_names_of_a_number_are_read_and_the_long_one_wins() -> None:
     assert load_site({"DEF_TASKS": "4", "DEF_TASKS_PER_NODE": "5"}).site.def_tasks_per_node == 5
 
 
-def test_only_the_first_file_of_the_search_is_used(tmp_path: Path) -> None:
-    environment = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
-    places = [
-        site_file(tmp_path, "def_nodes: 2\n", "named.yaml"),
-        site_file(tmp_path, "def_nodes: 3\n", "xdg/csrun/site.yaml"),
-        site_file(tmp_path, "def_nodes: 4\n", "etc/site.yaml"),
-        site_file(tmp_path, "def_nodes: 5\nqos: last\n", "toolkit/site.yaml"),
+@pytest.fixture
+def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A file in every layer; returns the environment that finds them."""
+    site_file(tmp_path, "def_nodes: 2\nqos: toolkit\n", "toolkit/site.yaml")
+    site_file(tmp_path, "def_nodes: 3\naccount: etc\npartition: etc\n", "etc/site.yaml")
+    site_file(tmp_path, "def_nodes: 4\npartition: mine\n", "xdg/csrun/site.yaml")
+    site_file(tmp_path, "def_nodes: 5\ngres_node: n1\n", "project/csrun.yaml")
+    (tmp_path / "project" / "models").mkdir()
+    monkeypatch.chdir(tmp_path / "project" / "models")
+    return {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def test_later_layers_override_earlier_ones_key_by_key(tmp_path: Path, layers: dict[str, str]) -> None:
+    loaded = load_site({**layers, "DEF_NODES": "6"})
+    assert {key: value for key, value in loaded.values.items() if loaded.origins[key] != "default"} == {
+        "def_nodes": 6,
+        "gres_node": "n1",
+        "partition": "mine",
+        "account": "etc",
+        "qos": "toolkit",
+    }
+    assert {key: source.layer for key, source in loaded.sources.items() if source.layer != "default"} == {
+        "def_nodes": "environment",
+        "gres_node": "project",
+        "partition": "user",
+        "account": "administrator",
+        "qos": "toolkit",
+    }
+    assert [(each.value, each.text) for each in loaded.overridden["def_nodes"]] == [
+        (5, f"{tmp_path}/project/csrun.yaml:1"),
+        (4, f"{tmp_path}/xdg/csrun/site.yaml:1"),
+        (3, f"{tmp_path}/etc/site.yaml:1"),
+        (2, f"{tmp_path}/toolkit/site.yaml:1"),
     ]
-    named = {**environment, "CSRUN_SITE_CONFIG": str(places[0])}
-    assert load_site(named, places[3]).path == places[3]
-    assert load_site(named).path == places[0]
-    for number, place in enumerate(places[1:], 3):
-        loaded = load_site(environment)
-        assert (loaded.path, loaded.site.def_nodes) == (place, number)
-        assert loaded.values["qos"] == ("last" if number == 5 else "")
-        place.unlink()
-    assert load_site(environment).path is None
+    assert loaded.files == loaded.searched
+    assert [one.layer for one in loaded.files] == ["toolkit", "administrator", "user", "project"]
+
+
+def test_a_named_file_replaces_those_of_the_user_and_the_project(
+    tmp_path: Path, layers: dict[str, str]
+) -> None:
+    named = site_file(tmp_path, "def_tasks_per_node: 7\n", "named.yaml")
+    for loaded in (load_site({**layers, "CSRUN_SITE_CONFIG": str(named)}), load_site(layers, named)):
+        assert [one.layer for one in loaded.files] == ["toolkit", "administrator", "named"]
+        assert (loaded.site.def_nodes, loaded.site.def_tasks_per_node) == (3, 7)
+    etc = tmp_path / "etc" / "site.yaml"
+    assert [one.path for one in load_site(layers, etc).files][1:] == [etc]
+
+
+def test_addresses_of_a_later_layer_replace_both_forms_of_an_earlier_one(
+    tmp_path: Path, layers: dict[str, str]
+) -> None:
+    site_file(tmp_path, "cs_ip: a\n", "etc/site.yaml")
+    site_file(tmp_path, "systems: [b, c]\n", "xdg/csrun/site.yaml")
+    loaded = load_site(layers)
+    assert loaded.site.system_addresses == "b,c"
+    assert loaded.origins["cs_ip"] == "default"
+    assert [each.value for each in loaded.overridden["cs_ip"]] == ["a"]
+    assert load_site({**layers, "CS_IP": "d"}).site.system_addresses == "d"
+
+
+def test_a_container_of_a_later_layer_leaves_no_notes_about_earlier_settings(
+    tmp_path: Path, layers: dict[str, str]
+) -> None:
+    site_file(tmp_path, "container: apptainer\ncontainer_image: /i\nmount_dirs: [/d]\n", "etc/site.yaml")
+    site_file(tmp_path, "container: none\npython: /p\n", "xdg/csrun/site.yaml")
+    assert load_site(layers).notes == ()
+    assert len(load_site({**layers, "MOUNT_DIRS": "/e"}).notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("locked", "environment", "error"),
+    [
+        (
+            "cs_ip: a\nlocked: [cs_ip]",
+            {"CS_IP": "b"},
+            "environment CS_IP: cs_ip is 'b', and {etc}:2 locks it",
+        ),
+        ("cs_ip: a\nlocked: [cs_ip]", {"CS_SYSTEMS": "b"}, "environment CS_SYSTEMS: systems is .* locks it"),
+        ("cs_ip: a\nlocked: [cs_ip]", {"CS_IP": "a"}, ""),
+        ("systems: [a, b]\nlocked: [systems]", {"CS_IP": "a,b"}, ""),
+        ("locked: [max_restarts]", {"CSRUN_MAX_RESTARTS": "9"}, "max_restarts is 9, and {etc}:1 locks it"),
+        (
+            "locked: [partition]",
+            {},
+            "{user}:2: partition is 'mine', and {etc}:1 locks it .* expected no other",
+        ),
+        ("partition: mine\nlocked: [partition]", {}, ""),
+        ("locked: [partitoin]", {}, "{etc}:1: 'locked' .* did you mean 'partition'"),
+        ("locked: [x]", {}, "{etc}:1: 'locked' .* got 'x'"),
+    ],
+)
+def test_a_locked_key_may_not_be_changed_by_later_layers(
+    tmp_path: Path, layers: dict[str, str], locked: str, environment: dict[str, str], error: str
+) -> None:
+    etc = site_file(tmp_path, f"{locked}\n", "etc/site.yaml")
+    if not error:
+        load_site({**layers, **environment})
+        return
+    places = {"etc": etc, "user": tmp_path / "xdg" / "csrun" / "site.yaml"}
+    with pytest.raises(SiteError, match=error.format_map(places)):
+        load_site({**layers, **environment})
+
+
+def test_a_projects_file_chooses_what_runs_only_with_consent(tmp_path: Path, layers: dict[str, str]) -> None:
+    project = site_file(tmp_path, "def_nodes: 9\npython: /evil\ncs_ip: far\n", "project/csrun.yaml")
+    refusal = f"{project}:2: a project's file sets python, cs_ip, .* 'csrun config trust {project}'"
+    with pytest.raises(SiteError, match=refusal):
+        load_site(layers)
+    give_consent(project, layers)
+    assert load_site(layers).site.python == "/evil"
+    project.write_text(project.read_text() + "certs: /evil\n")  # consent is to the content
+    with pytest.raises(SiteError, match="sets python, cs_ip, certs"):
+        load_site(layers)
+    give_consent(project, layers)
+    withdraw_consent(project, layers)
+    with pytest.raises(SiteError, match="expected your consent"):
+        load_site(layers)
+
+
+def test_keys_that_need_consent() -> None:
+    assert [key for key in variables() if needs_consent(key)] == [
+        *("container", "python", "container_image", "container_options", "mount_dirs"),
+        *("cs_ip", "systems", "certs", "slurm_options"),
+    ]
+    assert needs_consent("locked")
+
+
+def test_a_projects_file_of_another_user_needs_consent_and_one_in_tmp_is_not_read(
+    tmp_path: Path, layers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project" / "csrun.yaml"
+    monkeypatch.setattr("os.getuid", lambda: 4711)  # root's files are those of the administrator
+    try:
+        os.chown(project, 12345, -1)
+    except PermissionError:
+        pytest.skip("only root can give a file away")
+    with pytest.raises(SiteError, match=f"{project}: the project's file belongs to user 12345; expected"):
+        load_site(layers)
+    give_consent(project, layers)
+    assert load_site(layers).site.def_nodes == 5
+    (tmp_path / "project").chmod(0o1777)
+    assert load_site(layers).site.def_nodes == 4
+
+
+def test_without_a_working_directory_there_is_no_project(tmp_path: Path, layers: dict[str, str]) -> None:
+    (tmp_path / "project" / "models").rmdir()
+    assert load_site(layers).site.def_nodes == 4
 
 
 def test_the_users_file_is_below_home_without_an_absolute_xdg_directory(tmp_path: Path) -> None:
     own = tmp_path / ".config" / "csrun" / "site.yaml"
     for xdg in ({}, {"XDG_CONFIG_HOME": ""}, {"XDG_CONFIG_HOME": "relative"}):
-        assert site_file_candidates({"HOME": str(tmp_path), **xdg})[0] == own
-    assert len(site_file_candidates({})) == 2
+        assert user_file({"HOME": str(tmp_path), **xdg}) == own
+    assert user_file({}) is None
 
 
 def test_a_named_file_that_does_not_exist_is_a_fault(tmp_path: Path) -> None:

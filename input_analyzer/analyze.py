@@ -80,6 +80,17 @@ class Request:
     stage_seconds: float = 8.0
     cold: tuple[Path, ...] = ()
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of the command line for the same analysis, but for the time of a measurement."""
+        flags = [f"--available-nodes={self.available_nodes}"]
+        if self.cpus_per_task:
+            flags.append(f"--cpus-per-task={','.join(map(str, self.cpus_per_task))}")
+        if self.target is not None:
+            flags.append(f"--target-samples-per-s={self.target.samples_per_s:.10g}")
+        flags += [f"--cold={folder}" for folder in self.cold]
+        return tuple(flags)
+
 
 @dataclass(frozen=True)
 class ExaminedInput:
@@ -286,7 +297,9 @@ def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> 
         gain_together=gains.together,
         unsettled=unsettled,
         measure_again=(
-            measure_again(measurements, limits.node_cpus, request.effort.longest_s, request.command)
+            measure_again(
+                measurements, limits.node_cpus, request.effort.longest_s, request.command, request.flags
+            )
             if unsettled
             else None
         ),

@@ -38,9 +38,10 @@ _MEMORY_FACTOR = 2.5
 
 # Intervals of this width or more say nothing about the change.
 _UNINFORMATIVE_WIDTH = 0.2
-# The upper end of the interval must reach this for a change to help. A change whose rate is lower by the same
-# factor is withdrawn even if the noise leaves open that it makes no difference.
+# The upper end of the interval must reach this for a change to help.
 _SMALLEST_GAIN = 1.05
+# A change with a lower ratio is withdrawn even if the noise leaves open that it makes no difference.
+_NOTICEABLY_SLOWER = 0.8
 _SLOWER_HERE = "it was measured to make the input slower here"
 _ADDS_NOTHING = "it was measured to add nothing to the other changes"
 
@@ -349,7 +350,7 @@ def compare_interleaved(
 
 def is_slower(ratio: Ratio) -> bool:
     """Return True if a change makes the input slower: by its whole interval, or noticeably."""
-    return ratio[2] < 1 or ratio[0] < 1 / _SMALLEST_GAIN
+    return ratio[2] < 1 or ratio[0] < _NOTICEABLY_SLOWER
 
 
 @dataclass(frozen=True)

@@ -362,7 +362,11 @@ def unsettled_reasons(measurements: Sequence[Measurement], node_cpus: int) -> tu
 
 
 def measure_again(
-    measurements: Sequence[Measurement], node_cpus: int, seconds: float, command: tuple[str, ...]
+    measurements: Sequence[Measurement],
+    node_cpus: int,
+    seconds: float,
+    command: tuple[str, ...],
+    flags: Sequence[str] = (),
 ) -> str:
     """State how to get measurements that settle, with the command to type.
 
@@ -371,13 +375,14 @@ def measure_again(
         node_cpus: CPUs of the node.
         seconds: Maximum time that each of them had.
         command: The user's command.
+        flags: Other flags of the analysis.
     """
     longer = any(not one.settled for one in measurements)
     where = ""
     if _is_disturbed(max(one.other_cpus for one in measurements), node_cpus):
         where = " on a node without other programs (for example in an exclusive job of Slurm)"
-    flags = [f"--seconds={_LONGER_FACTOR * seconds:g}"] if longer else []
-    return f"Measure again{where}: {join(['cs_input_analyzer', *flags, *command])}"
+    time = [f"--seconds={_LONGER_FACTOR * seconds:g}"] if longer else []
+    return f"Measure again{where}: {join(['cs_input_analyzer', *time, *flags, *command])}"
 
 
 def _is_disturbed(other_cpus: float, node_cpus: int) -> bool:

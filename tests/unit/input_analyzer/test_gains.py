@@ -57,7 +57,7 @@ def test_measured_gains_in_words() -> None:
     slower = add_gains(alone, ratio, 2)
     assert slower[0].withdrawn
     assert withdrawal(slower[0]) == "withdrawn: measured 0.90 times as fast with 2 CPUs (0.85 to 0.95)"
-    assert add_gains(alone, {"cycle-length-fixed": (0.8, 0.6, 1.2)}, 2)[0].withdrawn, "it costs, if anything"
+    assert add_gains(alone, {"cycle-length-fixed": (0.7, 0.4, 1.2)}, 2)[0].withdrawn, "it costs, if anything"
     assert not add_gains(alone, {"cycle-length-fixed": (0.99, 0.9, 1.1)}, 2)[0].withdrawn
     twice = add_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
     assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 findings of this kind together")

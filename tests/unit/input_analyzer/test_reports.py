@@ -25,8 +25,10 @@ from input_analyzer.analysis import (
     Subject,
     Target,
 )
+from input_analyzer.analyze import Request
 from input_analyzer.commands import write_reports
 from input_analyzer.conclusions import Limits, add_interval, find_bottleneck, predict_layouts, recommend
+from input_analyzer.measure.copies import Launch
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.report.page import DEFINITIONS, chart, render_html
 from input_analyzer.report.text import print_report
@@ -223,6 +225,17 @@ def test_measurements_are_trusted_if_they_are_settled_and_nothing_else_runs(
     if reasons:
         assert measure_again(measurements, 2, 4.0, ("python", "run.py")) == again
     assert unsettled_reasons((replace(BUSY, other_cpus=1.0),), 64) == (), "one of 64 CPUs changes little"
+
+
+def test_the_same_analysis_is_measured_again() -> None:
+    launch = Launch((), {}, 20.0, None, "here")
+    request = Request(
+        ("run.py",), launch, (0, 1), 3, (1, 2), Target(5e4, "given"), cold=(Path("/data"), Path("/more"))
+    )
+    assert measure_again((UNSTEADY,), 2, 4.0, request.command, request.flags) == (
+        "Measure again: cs_input_analyzer --seconds=16 --available-nodes=3 --cpus-per-task=1,2 "
+        "--target-samples-per-s=50000 --cold=/data --cold=/more run.py"
+    )
 
 
 @pytest.mark.parametrize("target", [9000.0, 1.6e6, None])

@@ -1,6 +1,6 @@
 # Every target sets up what it needs: `make demo` and `make test` work on a fresh checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test guides fuzz soak bench zoo demo proto clean
+.PHONY: help setup lint test docs guides fuzz soak bench zoo demo proto clean
 
 VENV_PYTHON := .venv/bin/python
 
@@ -25,6 +25,11 @@ lint: .venv/.complete ## style, types, who may import whom, circles of imports, 
 # pytest-xdist hangs after it has replaced a worker that crashed: the first crash ends the tests.
 test: .venv/.complete ## the tests
 	$(VENV_PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --max-worker-restart=0 --no-loadscope-reorder
+
+docs: .venv/.complete ## the documentation as a site, in build/docs, and its checks in Chromium
+	$(VENV_PYTHON) -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/docs
+	$(VENV_PYTHON) -m pytest -m docs tests/browser/test_docs_browser.py
+	@echo "docs: build/docs/index.html"
 
 guides: .venv/.complete ## the commands of all documents, executed as they stand there
 	$(VENV_PYTHON) -m pytest -m guides --numprocesses=2 -o faulthandler_timeout=660 tests/guides

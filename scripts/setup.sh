@@ -28,7 +28,7 @@ fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 echo "setup: installing the packages of constraints.txt into .venv (some minutes on first use)"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[tf,torch,zoo,s3,dev]'
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[tf,torch,zoo,s3,docs,dev]'
 # tf_keras asks for the package tensorflow, which would overwrite parts of tensorflow-cpu: it comes without its needs.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps tf_keras
 # timm asks for torchvision, whose wheels are for one torch each; its models need none of it (benchmarks/zoo).

@@ -65,6 +65,10 @@ class BrowserPage:
         self.call("Log.enable")
         self.call("Runtime.enable")
         self.call("Page.enable")
+        self.open(address)
+
+    def open(self, address: str) -> None:
+        """Load a page, and wait until it is complete."""
         self.call("Page.navigate", url=address)
         self.wait_for("document.readyState === 'complete' && location.href !== 'about:blank'")
 

@@ -29,7 +29,7 @@ from models.common.tf.program import Program
 from .pages import ROOT, Command, anchor, commands, name, pages, python_blocks
 
 WIDTH = 100
-README_LINES = 150
+README_LINES = 151
 PICTURE_BYTES = 200_000
 LAUNCHERS = ("csrun_cpu", "csrun_wse", "cs_input_analyzer")
 SAMPLES = {"/scratch": "/tmp", "IP:PORT": "127.0.0.1:9000"}
@@ -163,6 +163,24 @@ def test_links_lead_somewhere(page: Path) -> None:
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), target
         assert not fragment or fragment in anchors(file), target
+
+
+def test_pages_that_messages_and_sources_name_exist() -> None:
+    """The path of a page in a message, a comment or a script leads to that page."""
+    folders = (*PACKAGES, "benchmarks", "configs", "models", "scripts", "tests", ".github")
+    files = [
+        ROOT / "Makefile",
+        *pages(),
+        *(file for folder in folders for file in (ROOT / folder).rglob("*.*")),
+    ]
+    named = {
+        (page, name(file))
+        for file in files
+        if file.suffix in ("", ".md", ".py", ".service", ".txt", ".yaml", ".yml") and file.is_file()
+        for page in re.findall(r"(?<![\w/.])docs/[\w/-]+\.md\b", file.read_text(errors="replace"))
+    }
+    assert len(named) > 40
+    assert not {(page, file) for page, file in named if not (ROOT / page).is_file()}
 
 
 @pytest.mark.parametrize("page", [*pages(), ROOT / "CHANGELOG.md"], ids=name)

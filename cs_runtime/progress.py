@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from cs_runtime.errors import NonFiniteLossError
+from cs_runtime.live_line import TerminalLine, open_terminal_line
 from cs_runtime.terminal import name_step
 from cs_system.errors import CsSystemError
+from cs_toolkit.live_line import REDRAW_EVERY_S
 from cs_toolkit.spans import SPANS
 from cs_toolkit.step import LOSS
 from csrun.jobs.progress import TrainingProgress, write_progress
@@ -79,8 +82,13 @@ class Timeline:
 
 _LOG_DIR = "CSRUN_LOG_DIR"
 
+# Interval at which steps between two log lines are recorded; the file may be on a network file system.
+_WRITE_EVERY_S = 1.0
+
 _current: TrainingProgress | None = None
 _newest: tuple[int, str] | None = None
+_line: TerminalLine | None = None
+_written_at_s = float("-inf")
 
 
 def begin_training(model_dir: Path, first_step: int, last_step: int | None, *, resumes: bool = True) -> None:
@@ -92,6 +100,9 @@ def begin_training(model_dir: Path, first_step: int, last_step: int | None, *, r
         last_step: Global step at which it ends; None: at the end of the input.
         resumes: Repeating the command would resume from the newest checkpoint.
     """
+    global _line
+    if _line is None and log.isEnabledFor(logging.INFO):
+        _line = open_terminal_line()
     known = _newest if _newest is not None and _newest[0] == first_step else None
     step, path = known or (first_step or None, "")
     _record(
@@ -151,11 +162,21 @@ def report_checkpoint(step: int, path: str | os.PathLike[str]) -> None:
         )
 
 
-def record_step(step: int) -> None:
-    """Record the current step without a log line."""
+def record_step(step: int, recent: Callable[[], Mapping[str, Any]] = dict) -> None:
+    """Record the current step without a log line; the live line, or the file, follows within a second.
+
+    Args:
+        step: Global step.
+        recent: Returns the other fields of `TrainingProgress` that are known; called when they are shown.
+    """
     name_step(step)
-    if _current is not None:
-        _record(replace(_current, step=step, waits_for=""), write=bool(_current.waits_for))
+    if _current is None:
+        return
+    due = time.monotonic() - _written_at_s >= (_WRITE_EVERY_S if _line is None else REDRAW_EVERY_S)
+    if due or bool(_current.waits_for):
+        _record(replace(_current, step=step, waits_for="", **recent()))
+    else:
+        _record(replace(_current, step=step), write=False)
 
 
 def report_wait(text: str) -> None:
@@ -167,6 +188,7 @@ def report_wait(text: str) -> None:
 def log_how_to_resume(error: BaseException) -> None:
     """After an interruption or a failure of the system, log how the user can resume the training run."""
     interrupted = isinstance(error, KeyboardInterrupt)
+    _close_line()
     # In a job the launcher reports interruptions, because it knows every way in which a job is interrupted.
     if _current is None or (interrupted and os.environ.get(_LOG_DIR)):
         return
@@ -198,17 +220,65 @@ def log_end(samples: int, seconds: float, loss: float | None, *, left: bool = Fa
 def end_training(step: int) -> None:
     """Record that the training run has completed at this global step."""
     global _current
+    _close_line()
     if _current is not None:
-        _record(replace(_current, step=step))
+        _record(replace(_current, step=step, ended=True))
     _current = None
 
 
 def _record(progress: TrainingProgress, *, write: bool = True) -> None:
-    global _current
+    global _current, _written_at_s
     _current = progress
+    if not write:
+        return
+    _written_at_s = time.monotonic()
     directory = os.environ.get(_LOG_DIR)
-    if write and directory:
+    if directory:
         write_progress(Path(directory), progress)
+    if _line is not None:
+        _line.show(progress.live_text)
+
+
+def _close_line() -> None:
+    global _line
+    if _line is not None:
+        _line.close()
+        _line = None
+
+
+class RecentRate:
+    """Measures steps per second over the last seconds, and the fraction of that time without a batch."""
+
+    _WINDOW_S = 10.0
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, float, float]] = deque()
+
+    def add(self, step: int, at_s: float, waited_s: float = 0.0) -> None:
+        """Set a mark.
+
+        Args:
+            step: Global step.
+            at_s: When it ended, by any clock.
+            waited_s: Total time without a batch until then.
+        """
+        marks = self._marks
+        # Twenty marks a window: steps may be shorter than the clock's resolution.
+        if len(marks) > 1 and at_s - marks[-2][1] < self._WINDOW_S / 20:
+            marks.pop()
+        marks.append((step, at_s, waited_s))
+        while len(marks) > 2 and at_s - marks[1][1] >= self._WINDOW_S:
+            marks.popleft()
+
+    def rates(self) -> tuple[float, float] | None:
+        """Return steps per second and the fraction of the time without a batch; None before two marks."""
+        if len(self._marks) < 2:
+            return None
+        (first, began_s, waited_before_s), (last, ended_s, waited_s) = self._marks[0], self._marks[-1]
+        seconds = ended_s - began_s
+        if seconds <= 0:
+            return None
+        return (last - first) / seconds, min(1.0, max(0.0, (waited_s - waited_before_s) / seconds))
 
 
 class Throughput:
@@ -263,6 +333,8 @@ class Progress:
         self._log_every = log_every_steps
         self._model_dir = model_dir
         self._throughput = Throughput()
+        self._recent = RecentRate()
+        self._waited_s = 0.0
 
     @property
     def samples(self) -> int:
@@ -285,11 +357,28 @@ class Progress:
                 loss = float(losses[step - outputs.first_step - 1])
                 report_step(step, loss, rate, rate * self._batch_size, input_wait)
         self._throughput.finish(outputs)
-        record_step(outputs.first_step + good)
+        if self.step == self.first_step:
+            self._recent.add(outputs.first_step, outputs.began_s)
+        self._waited_s += outputs.waited_s
+        self._recent.add(outputs.first_step + outputs.count, outputs.ended_s, self._waited_s)
+        record_step(
+            outputs.first_step + good,
+            lambda: {"loss": float(losses[good - 1]), **self._recent_rates()} if good else {},
+        )
         if bad.size:
             raise NonFiniteLossError(outputs.first_step + good + 1, float(losses[good]), self._model_dir)
         self.step = outputs.first_step + len(losses)
         self.loss = float(losses[-1])
+
+    def _recent_rates(self) -> dict[str, float]:
+        rates = self._recent.rates()
+        if rates is None:
+            return {}
+        return {
+            "steps_per_s": rates[0],
+            "samples_per_s": rates[0] * self._batch_size,
+            "input_wait": rates[1],
+        }
 
 
 def is_line_due(step: int, first_step: int, log_every_steps: int | None) -> bool:
@@ -327,12 +416,20 @@ class HostProgress:
         self._log_every = log_every_steps
         begin_training(model_dir, first_step, last_step, resumes=resumes)
         self._started_s = self._line_s = time.perf_counter()
+        self._recent = RecentRate()
+        self._recent.add(first_step, self._started_s)
 
-    def add(self, step: int, samples: int) -> None:
-        """Count the samples of a step, which has ended at global step `step`."""
+    def add(self, step: int, samples: int, loss: Callable[[], float | None] = lambda: None) -> None:
+        """Count the samples of a step.
+
+        Args:
+            step: Global step at which it has ended.
+            samples: Number of its samples.
+            loss: Returns its loss, if it is known; called about once a second.
+        """
         self.step = step
         self.samples += samples
-        record_step(step)
+        record_step(step, lambda: self._recent_fields(loss()))
 
     @property
     def is_line_due(self) -> bool:
@@ -351,6 +448,15 @@ class HostProgress:
     def log_end(self, loss: float | None) -> None:
         """Log the end of the run."""
         log_end(self.samples, time.perf_counter() - self._started_s, loss)
+
+    def _recent_fields(self, loss: float | None) -> dict[str, float]:
+        self._recent.add(self.step, time.perf_counter())
+        fields = {} if loss is None else {"loss": loss}
+        rates = self._recent.rates()
+        if rates is not None:
+            batch = self.samples / (self.step - self._first_step)
+            fields |= {"steps_per_s": rates[0], "samples_per_s": rates[0] * batch}
+        return fields
 
     def _rates(self) -> tuple[float, float]:
         """Return the steps and samples per second since the last progress line."""

@@ -9,6 +9,8 @@ import time
 from collections import deque
 from contextlib import suppress
 
+from cs_toolkit.live_line import LiveLine, terminal_columns
+
 BACKLOG_LIMIT_BYTES = 4 * 1024 * 1024
 STDOUT = 1
 STDERR = 2
@@ -51,11 +53,13 @@ class Console:
     """Writes to stdout and stderr in the order of the calls, from its own thread.
 
     `write` never blocks. `full` is true while the reader does not keep up: callers stop writing until it is
-    false again. Output to a closed pipe is dropped.
+    false again. Output to a closed pipe is dropped. A live line, if one is shown, is below all output.
     """
 
     def __init__(self) -> None:
         self._queue: deque[tuple[int, bytes]] = deque()
+        self._line = LiveLine()
+        self._line_changed = False
         self._backlog_bytes = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -79,8 +83,16 @@ class Console:
             self._backlog_bytes += len(data)
             self._changed.notify()
 
+    def show(self, text: str) -> None:
+        """Show a live line on stderr, which must be a terminal; "" removes it."""
+        with self._changed:
+            if text != self._line.text:
+                self._line.text, self._line_changed = text, True
+                self._changed.notify()
+
     def close(self, timeout_s: float) -> bool:
-        """Wait until everything is written; return False if that takes longer than `timeout_s`."""
+        """Remove the live line, and wait until everything is written; False if that exceeds `timeout_s`."""
+        self.show("")
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -90,21 +102,31 @@ class Console:
     def _write_all(self) -> None:
         while True:
             with self._changed:
-                while not self._queue and not self._closing:
+                while not self._queue and not self._closing and not self._line_changed:
                     self._changed.wait()
-                if not self._queue:
+                if not self._queue and not self._line_changed:
                     return
-                item = self._queue.popleft()
-            descriptor, data = item
-            while data and descriptor not in self._closed_descriptors:
-                try:
-                    data = data[os.write(descriptor, data) :]
-                except BlockingIOError:  # another process has made the terminal non-blocking
-                    time.sleep(0.01)
-                except OSError:
-                    self._closed_descriptors.add(descriptor)
-            with self._changed:
-                self._backlog_bytes -= len(item[1])
+                item = self._queue.popleft() if self._queue else None
+                line = self._line.erase()
+                if not self._queue:  # not between pieces of output that are written together
+                    line_after, self._line_changed = self._line.draw(terminal_columns()), False
+                else:
+                    line_after = ""
+            self._write(STDERR, _encode(line))
+            if item is not None:
+                self._write(*item)
+                with self._changed:
+                    self._backlog_bytes -= len(item[1])
+            self._write(STDERR, _encode(line_after))
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        while data and descriptor not in self._closed_descriptors:
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:  # another process has made the terminal non-blocking
+                time.sleep(0.01)
+            except OSError:
+                self._closed_descriptors.add(descriptor)
 
 
 def flush_standard_streams() -> None:

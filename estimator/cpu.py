@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -445,7 +446,7 @@ class TrainingLoop:
             loss = float(result["loss"])
             if not math.isfinite(loss):
                 raise NonFiniteLossError(int(result["step"]), loss, self._model_dir)
-            progress.add(int(result["step"]), int(result["samples"]))
+            progress.add(int(result["step"]), int(result["samples"]), partial(float, loss))
             if with_summary:
                 if "summary" in result:
                     self.events.add_summary(progress.step, result["summary"])

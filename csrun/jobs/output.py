@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from shlex import join
 
+from cs_toolkit.live_line import has_live_line, terminal_columns
 from csrun.console import STDERR, STDOUT, Console, wants_color
-from csrun.jobs.progress import read_progress
+from csrun.jobs.progress import ProgressFile, read_progress
 from csrun.jobs.record import JobRecord, timestamp
 from csrun.jobs.supervisor import Action, ReportFailure, ReportLoss, ReportRestart, Supervisor
 from csrun.schedulers.base import LaunchPlan
@@ -61,6 +62,9 @@ class JobReport:
         colored = wants_color(STDOUT) if color is None else color
         self._outputs = [TaskOutput(task_prefix(task.label, task.rank, colored)) for task in plan.tasks]
         self._console = Console()
+        # None where the progress is shown by the lines of the chief's log only.
+        self._progress = ProgressFile(plan.log_dir) if has_live_line() else None
+        self._progress_at_s = float("-inf")
         self.write_record()
 
     @property
@@ -70,8 +74,8 @@ class JobReport:
 
     @property
     def waiting(self) -> bool:
-        """True if a later `tick` may print output of a task."""
-        return any(output.waiting for output in self._outputs)
+        """True if a later `tick` may print output of a task, or change the live line."""
+        return self._progress is not None or any(output.waiting for output in self._outputs)
 
     def output(self, rank: int, data: bytes, now_s: float) -> None:
         """Print output of a task."""
@@ -82,9 +86,14 @@ class JobReport:
         self._show(self._outputs[rank].finish(now_s))
 
     def tick(self, now_s: float) -> None:
-        """Print the output that is due."""
+        """Print the output that is due, and show the progress."""
         for output in self._outputs:
             self._show(output.tick(now_s))
+        if self._progress is not None and now_s - self._progress_at_s >= PROGRESS_INTERVAL_S / 2:
+            self._progress_at_s = now_s
+            progress = self._progress.read()
+            shown = progress is not None and not progress.ended
+            self._console.show(progress.live_text(terminal_columns()) if progress and shown else "")
 
     def record_start(self, rank: int, pid: int, host: str | None = None) -> None:
         """Record that a task runs; the caller then calls `write_record`."""
@@ -137,6 +146,7 @@ class JobReport:
 
     def conclude(self, supervisor: Supervisor, read_signals: Callable[[], list[signal.Signals]]) -> None:
         """Report how the job has ended and wait until everything is printed, or for a signal."""
+        self._console.show("")
         self._record.ended, self._record.exit_code = timestamp(), supervisor.exit_code
         hints = self._find_resume(supervisor)
         for task in self._record.tasks:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from cs_toolkit.figures import format_share
+from cs_toolkit.figures import format_rate, format_share
 from cs_toolkit.files import read_json, replace_file
 
 FILE_NAME = "progress.json"
@@ -28,7 +28,7 @@ class TrainingProgress:
         first_step: global step at which this run has started.
         last_step: global step at which it ends; None if it ends with the input.
         loss: of that step; None if unknown.
-        steps_per_s: rate since the previous line.
+        steps_per_s: rate since the previous line of the log, or between two lines over the last seconds.
         samples_per_s: the same in samples; None if unknown.
         input_wait: share of that time in which the device had no batch; None if unknown.
         checkpoint_step: of the newest checkpoint; None without one.
@@ -36,6 +36,7 @@ class TrainingProgress:
         model_dir: of the run.
         resumes: the same command resumes from that checkpoint, without naming it.
         waits_for: why no step has ended for a while; "" while steps end.
+        ended: the run has reached its end.
     """
 
     step: int
@@ -50,6 +51,7 @@ class TrainingProgress:
     checkpoint: str = ""
     resumes: bool = True
     waits_for: str = ""
+    ended: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -80,6 +82,29 @@ class TrainingProgress:
             notes.append(input_text(self.input_wait))
         return "; ".join([f"global step {self.step}:{loss}{rate}", *notes])
 
+    def live_text(self, columns: int) -> str:
+        """Return the text of the live line; what does not fit beside the step is left out, by importance."""
+        step = f"step {self.step}" + (f"/{self.last_step}" if self.last_step is not None else "")
+        if self.waits_for:
+            return f"{step}  no step since: {self.waits_for}"
+        left, wait = self.seconds_left, self.input_wait
+        # In the order of the line, each with its rank of importance.
+        parts = [(0, step)]
+        if self.loss is not None:
+            parts.append((1, f"loss {self.loss:.4g}"))
+        if self.samples_per_s is not None:
+            parts.append((3, f"{format_rate(self.samples_per_s)} samples/s"))
+        if left is not None:
+            parts.append((2, f"{_clock_text(left)} left"))
+        if self.checkpoint_step is not None:
+            parts.append((5, f"checkpoint {self.checkpoint_step}"))
+        if wait is not None:
+            bound = is_input_bound(wait)
+            parts.append((4, f"input-bound {format_share(wait)}") if bound else (6, "input keeps up"))
+        while len(parts) > 1 and len("  ".join(text for _, text in parts)) >= columns:
+            parts.remove(max(parts))
+        return "  ".join(text for _, text in parts)
+
     def summary(self) -> str:
         """Return the line for `csrun status`."""
         text = self.line().removeprefix("global ")
@@ -101,11 +126,16 @@ class TrainingProgress:
         return f"{reached}; {checkpoint}: start from {self.checkpoint or 'it'} to resume"
 
 
+def is_input_bound(waited_share: float) -> bool:
+    """Return True if the device had no batch for so much of its time that the input limits the rate."""
+    from cs_toolkit.step import INPUT_BOUND_SHARE  # most launchers show no rates
+
+    return waited_share >= INPUT_BOUND_SHARE
+
+
 def input_text(waited_share: float) -> str:
     """Describe the input by the share of its time in which the device had no batch."""
-    from cs_toolkit.step import INPUT_BOUND_SHARE  # launchers import this module and log no rates
-
-    if waited_share < INPUT_BOUND_SHARE:
+    if not is_input_bound(waited_share):
         return "input keeps up"
     return f"input-bound: {format_share(waited_share)} of the time without a batch"
 
@@ -120,10 +150,44 @@ def time_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def _clock_text(seconds: float) -> str:
+    """Format a time as `0:45`, `3:20` or `2:05:00`."""
+    minutes, whole_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{whole_s:02d}" if hours else f"{minutes}:{whole_s:02d}"
+
+
 def write_progress(log_dir: Path, progress: TrainingProgress) -> None:
     """Replace the file; errors are ignored."""
     with suppress(OSError):  # training must not stop for them
         replace_file(log_dir / FILE_NAME, json.dumps(asdict(progress)) + "\n")
+
+
+class ProgressFile:
+    """The file of a running job, which is read only when it has changed.
+
+    Args:
+        log_dir: Directory of the job's logs; a file that exists already is of an earlier start of the job.
+    """
+
+    def __init__(self, log_dir: Path) -> None:
+        self._log_dir = log_dir
+        self._known = self._version()
+        self._progress: TrainingProgress | None = None
+
+    def read(self) -> TrainingProgress | None:
+        """Return the newest progress; None before the first training run of this start of the job."""
+        version = self._version()
+        if version is not None and version != self._known:
+            self._known, self._progress = version, read_progress(self._log_dir)
+        return self._progress
+
+    def _version(self) -> tuple[int, int] | None:
+        try:
+            found = (self._log_dir / FILE_NAME).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
 
 def read_progress(log_dir: Path) -> TrainingProgress | None:

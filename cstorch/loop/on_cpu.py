@@ -64,7 +64,7 @@ class CpuLoop(ProgramLoop):
     def step_returned(self, returned: Any) -> None:
         """Log the progress of a training run when a line is due, with the loss among the returned values."""
         if self._progress is not None:
-            self._progress.add(steps_done(), self._batch_size)
+            self._progress.add(steps_done(), self._batch_size, lambda: _loss(returned))
             if self._progress.is_line_due:
                 self._progress.log_line(_loss(returned))
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import pty
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.screens import screen
 
 FLOOD = """
 import os, sys
@@ -105,3 +110,49 @@ def test_progress_displays_show_their_newest_state(start: Any, tmp_path: Path) -
     assert job.process.stdout.read() == "chief | 100%\n"
     assert job.end() == 0
     assert (tmp_path / "logs" / "chief-0.log").read_bytes() == b"\r10%\r20%\r100%\n"
+
+
+PROGRESS = """
+import json, os, pathlib, time
+log_dir = pathlib.Path(os.environ["CSRUN_LOG_DIR"])
+def record(**fields):
+    (log_dir / "new").write_text(json.dumps({"first_step": 0, "last_step": 60, "model_dir": "m", **fields}))
+    (log_dir / "new").replace(log_dir / "progress.json")
+record(step=20, loss=0.5, samples_per_s=400.0, checkpoint_step=15)
+while not os.path.exists("seen"): time.sleep(0.02)
+print("a line", flush=True)
+"""
+LIVE = "step 20/60  loss 0.5  400.0 samples/s  checkpoint 15"
+
+
+@pytest.mark.parametrize("form", ["live", "log"])
+def test_the_launcher_shows_the_progress_below_the_output(form: str, tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    launcher = Path(__file__).resolve().parents[3] / "bin" / "csrun_wse"
+    (tmp_path / "program.py").write_text(PROGRESS)
+    if form == "log":
+        (tmp_path / "seen").touch()
+    program = [sys.executable, "-I", "-S", "program.py"]
+    job = subprocess.Popen(
+        [launcher, "--log-dir=logs", "--tasks-per-node=1", *program],
+        cwd=tmp_path,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm", "CS_PROGRESS": form},
+    )
+    os.close(terminal)
+    output = ""
+    try:
+        while data := os.read(controller, 65_536):
+            output += data.decode()
+            if screen(output, 1000)[-1:] == [LIVE]:
+                (tmp_path / "seen").touch()
+    except OSError:  # the end of the output of a terminal
+        pass
+    finally:
+        os.close(controller)
+        assert job.wait() == 0
+    assert (LIVE in output) == (form == "live")
+    shown = screen(output, 1000)
+    assert shown[1] == "chief | a line"
+    assert "the job completed" in shown[2]

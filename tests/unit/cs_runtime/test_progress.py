@@ -14,8 +14,10 @@ from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.progress import (
     HostProgress,
     Progress,
+    RecentRate,
     StepEvents,
     begin_training,
+    end_training,
     log_how_to_resume,
     record_step,
     report_checkpoint,
@@ -206,6 +208,39 @@ def test_progress_on_this_cpu(
         "Training finished with 104 samples in 6.500 seconds, 16.00 samples/second.",
         "Loss for final step: 20.",
     ]
+
+
+def test_steps_between_two_lines_are_recorded_with_their_loss_and_recent_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path))
+    monkeypatch.setattr(cs_runtime.progress, "_WRITE_EVERY_S", 0.0)
+    begin_training(tmp_path / "model", 0, 100)
+    progress = Progress(0, 8, 1000, tmp_path)
+    for outputs in spans([10, 15]):
+        progress.add(replace(outputs, waited_s=0.3 * STEP_S * outputs.count))
+    noted = read_progress(tmp_path)
+    assert noted is not None
+    assert (noted.step, noted.loss, noted.steps_per_s, noted.samples_per_s) == (25, 25.0, 2.0, 16.0)
+    assert noted.input_wait == pytest.approx(0.3)
+    assert not noted.ended
+    end_training(25)
+    noted = read_progress(tmp_path)
+    assert noted is not None
+    assert noted.ended
+
+
+def test_a_recent_rate_is_that_of_the_last_seconds() -> None:
+    recent = RecentRate()
+    assert recent.rates() is None
+    at_s = 0.0
+    for step in range(1000):
+        at_s += 0.1 if step < 500 else 0.05
+        recent.add(step, at_s)
+    rates = recent.rates()
+    assert rates is not None
+    assert rates == pytest.approx((20.0, 0.0))
+    assert len(recent._marks) < 50
 
 
 class Events:

@@ -1,0 +1,69 @@
+"""The progress of a training run as text, and its file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from csrun.jobs.progress import ProgressFile, TrainingProgress, write_progress
+
+BOUND = TrainingProgress(
+    step=1200,
+    first_step=0,
+    last_step=10_000,
+    model_dir="m",
+    loss=0.213456,
+    steps_per_s=44.0,
+    samples_per_s=12_700.0,
+    input_wait=0.3,
+    checkpoint_step=1000,
+)
+WHOLE = "step 1200/10000  loss 0.2135  12,700 samples/s  3:20 left  checkpoint 1000"
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (120, f"{WHOLE}  input-bound 30%"),
+        (80, "step 1200/10000  loss 0.2135  12,700 samples/s  3:20 left  input-bound 30%"),
+        (40, "step 1200/10000  loss 0.2135  3:20 left"),
+        (20, "step 1200/10000"),
+        (5, "step 1200/10000"),
+    ],
+)
+def test_the_live_line_leaves_out_what_does_not_fit(columns: int, text: str) -> None:
+    shown = BOUND.live_text(columns)
+    assert shown == text
+    assert len(shown) < columns or shown == "step 1200/10000"
+
+
+def test_an_input_that_keeps_up_is_the_least_important() -> None:
+    running = replace(BOUND, input_wait=0.01)
+    assert running.live_text(120) == f"{WHOLE}  input keeps up"
+    assert running.live_text(80) == WHOLE
+
+
+def test_a_run_that_waits_shows_why() -> None:
+    text = replace(BOUND, waits_for="worker 2 has sent no batch for 9 s").live_text(80)
+    assert text == "step 1200/10000  no step since: worker 2 has sent no batch for 9 s"
+
+
+def test_long_times_have_hours() -> None:
+    assert "  55:33 left" in replace(BOUND, steps_per_s=2.64).live_text(80)
+    assert "  2:26:40 left" in replace(BOUND, steps_per_s=1.0).live_text(80)
+
+
+def test_a_run_to_the_end_of_its_input_has_no_time_left() -> None:
+    assert TrainingProgress(3, 0, None, "m").live_text(80) == "step 3"
+
+
+def test_the_file_of_an_earlier_start_is_not_shown(tmp_path: Path) -> None:
+    write_progress(tmp_path, BOUND)
+    file = ProgressFile(tmp_path)
+    assert file.read() is None
+    write_progress(tmp_path, replace(BOUND, step=1300))
+    assert file.read() == file.read() == replace(BOUND, step=1300)
+    (tmp_path / "progress.json").unlink()
+    assert file.read() == replace(BOUND, step=1300)

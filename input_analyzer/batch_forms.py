@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ from input_analyzer.source_edits import (
     text_between,
 )
 from input_rules.findings import Finding
+from input_rules.torch.rules import NUMBERS
 
 MAP_BEFORE_BATCH = "map-before-batch"
 SINGLE_RECORDS = "loader-records-single"
@@ -303,7 +305,11 @@ def _read_batches(finding: Finding, code: _Code) -> list[Edit]:
                     raise NotMechanicalError("another DataLoader may read the dataset, too")
                 own.append(call)
         after = ((methods[0].end_lineno or 0) + 1, 0)
-        added = ("", "# A loader reads a whole batch: the index is a list.", "__getitems__ = __getitem__")
+        added = [
+            "",
+            "# A loader reads a whole batch: the index is a list.",
+            *_method_of_batches(methods[0], code),
+        ]
         text = "".join(f"{' ' * methods[0].col_offset}{line}".rstrip() + "\n" for line in added)
         edits.append(Edit(after, after, text))
     else:
@@ -321,6 +327,20 @@ def _read_batches(finding: Finding, code: _Code) -> list[Edit]:
         if argument is not None:
             edits.append(argument)
     return edits
+
+
+def _method_of_batches(method: ast.FunctionDef, code: _Code) -> list[str]:
+    """Return the lines of `__getitems__`, without their indentation in the class."""
+    edits = []
+    for call in (node for node in ast.walk(method) if isinstance(node, ast.Call)):
+        name = getattr(call.func, "id", "")
+        if name in NUMBERS and len(call.args) == 1:
+            inner = text_between(code.source, start_of(call.args[0]), end_of(call.args[0]))
+            edits.append(replace_node(call, f"torch.as_tensor({inner}).{NUMBERS[name]}()"))
+    if not edits:
+        return ["__getitems__ = __getitem__"]
+    text = text_between(code.source, (method.lineno, 0), end_of(method), edits)
+    return textwrap.dedent(text.replace("def __getitem__(", "def __getitems__(", 1)).splitlines()
 
 
 def _vectorize(function: ast.expr, code: _Code) -> Edit:

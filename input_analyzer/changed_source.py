@@ -74,6 +74,23 @@ def changed_source(files: Mapping[str, str]) -> Iterator[None]:
                 linecache.cache[name] = entry
 
 
+def method_of(files: Mapping[str, str], kind: type, name: str, like: FunctionType) -> FunctionType | None:
+    """Return a method that changed sources add to a class; None if they add none.
+
+    Args:
+        files: Changed sources by absolute path.
+        kind: The class.
+        name: The method.
+        like: A method of the class, from the same file.
+    """
+    for path, source in files.items():
+        if like in _functions_of(path):
+            codes = _by_name(compile(source, path, "exec"))
+            for code in codes.get(f"{kind.__qualname__}.{name}", ()):
+                return FunctionType(code, like.__globals__, name, like.__defaults__, like.__closure__)
+    return None
+
+
 def _functions_of(path: str) -> list[FunctionType]:
     """Return all functions in memory whose source is a file."""
     known: dict[str, bool] = {}

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader
 
 from cs_toolkit.random_numbers import preserve_random_state
-from input_analyzer.changed_source import changed_source
+from input_analyzer.changed_source import changed_source, method_of
 from input_analyzer.errors import InputEndedError
 from input_analyzer.gains import WORKER_COUNTS, Ratio, measure_ratio
 from input_rules.input_export import InputProgram, Shard
@@ -105,7 +105,8 @@ def _build_changed(program: InputProgram, files: Mapping[str, str]) -> Any:
     if not hasattr(dataset, "__getitems__"):
         # Only for this loader: the one without the change has a dataset of the same class, perhaps the same.
         kind = type(dataset)
-        members = {"__getitems__": kind.__getitem__, "__module__": kind.__module__}
+        method = method_of(files, kind, "__getitems__", kind.__getitem__) or kind.__getitem__
+        members = {"__getitems__": method, "__module__": kind.__module__}
         dataset = copy(dataset)
         dataset.__class__ = type(kind.__name__, (kind,), members)
         object.__setattr__(loader, "dataset", dataset)  # DataLoader allows no change itself

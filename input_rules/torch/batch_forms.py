@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from input_rules.torch.rules import NUMBERS
+
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return)
 # Methods of arrays and tensors, and functions of torch, that compute each element by itself.
 _METHODS = frozenset(
@@ -76,7 +78,7 @@ class _Check:
             name = ast.unparse(node.func)
             if isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
                 parts: list[ast.AST] = [node.func.value]
-            elif name in _FUNCTIONS or _is_ufunc(node.func):
+            elif name in _FUNCTIONS or name in NUMBERS or _is_ufunc(node.func):
                 parts = []
             else:
                 return False

@@ -163,6 +163,10 @@ def find_single_records(pipeline: Pipeline, context: Context) -> Iterator[Findin
 
 _FEW_RECORDS = 4
 
+# Functions that make a number of a value of a record, and the methods that make the tensor for a batch that
+# `torch.utils.data.default_collate` makes of these numbers.
+NUMBERS = {"int": "long", "float": "double"}
+
 _MANY_NUMBERS = 8
 _POSITION = re.compile(r"^(.+)\[\d+\]$")
 

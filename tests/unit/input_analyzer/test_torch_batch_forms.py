@@ -125,6 +125,23 @@ def test_arrays_may_be_in_a_dictionary(load: Callable[[str], ModuleType]) -> Non
     assert added_lines(propose(load(dedent(text) + LOADER)))[:2] == ADDED
 
 
+def test_numbers_become_tensors(load: Callable[[str], ModuleType]) -> None:
+    text = """
+    class Data(Arrays):
+        def __getitem__(self, index):
+            image = self.x[index].astype(np.float32)
+            return image, int(self.y[index]), float(self.columns["ids"][index] * 0.5)
+
+    """
+    text = dedent(text).replace('self.columns["ids"][index]', "self.y[index]")
+    assert added_lines(propose(load(text + LOADER)))[:-1] == [
+        ADDED[0],
+        "def __getitems__(self, index):",
+        "image = self.x[index].astype(np.float32)",
+        "return image, torch.as_tensor(self.y[index]).long(), torch.as_tensor(self.y[index] * 0.5).double()",
+    ]
+
+
 def test_all_loaders_of_the_dataset_are_changed(load: Callable[[str], ModuleType]) -> None:
     other = "\ndef evaluate():\n    return DataLoader(Data(), 16), DataLoader(TensorDataset(torch.ones(2)))\n"
     assert added_lines(propose(load(GETITEM + LOADER + other)))[-1] == (

@@ -16,6 +16,7 @@ from csrun.commands.completion import job_ids, tasks
 from csrun.commands.flags import count, seconds
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import CsrunError
+from csrun.jobs.progress import time_text
 from csrun.jobs.registry import KnownJob, find_job, known_jobs, read_record
 from csrun.jobs.state import JobStatus, WaitLines, columns, state_text, status_of, status_text, statuses_of
 from csrun.schedulers.registry import scheduler
@@ -45,6 +46,8 @@ CANCEL_WAIT_S = 60
 def status(job: str | None, as_json: bool, last: int) -> int:
     """Shows the state of JOB, its nodes and tasks, and why it waits. Without JOB: your newest jobs.
 
+    Also shows its age since it was started or submitted, and the step, rate and time left of its training.
+
     JOB is an id that csrun_wse has printed (or the start or end of one), the scheduler's number, or a log
     directory.
     """
@@ -62,12 +65,16 @@ def list_text(found: list[JobStatus]) -> str:
     """Return a table with one line per job."""
     if not found:
         return "no jobs are known; csrun_wse starts one\n"
-    rows = [("job", "number", "state", "command")]
+    now_s = time.time()
+    rows = [("job", "number", "state", "age", "step", "left", "command")]
     rows += [
         (
             one.job.job_id,
             one.scheduler_job_id or "-",
             state_text(one, with_detail=False),
+            "-" if (age_s := one.age_s(now_s)) is None else time_text(age_s),
+            one.progress.cell(with_rate=not one.over) if one.progress else "-",
+            "-" if one.seconds_left is None else time_text(one.seconds_left),
             command if len(command) <= COMMAND_WIDTH else command[: COMMAND_WIDTH - 3] + "...",
         )
         for one in found

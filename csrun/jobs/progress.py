@@ -62,6 +62,12 @@ class TrainingProgress:
             return None  # the rate of the first step does not predict the others
         return (self.last_step - self.step) / self.steps_per_s if self.step < self.last_step else None
 
+    def cell(self, *, with_rate: bool) -> str:
+        """Return step, last step and rate for a table."""
+        last = f" of {self.last_step}" if self.last_step is not None else ""
+        rate = f", {self.steps_per_s:.2f} steps/s" if with_rate and self.steps_per_s is not None else ""
+        return f"{self.step}{last}{rate}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the progress for --json."""
         return {**asdict(self), "seconds_left": self.seconds_left}
@@ -141,13 +147,15 @@ def input_text(waited_share: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Format a time as `45 s`, `3 min 20 s` or `2 h 05 min`."""
+    """Format a time as `45 s`, `3 min 20 s`, `2 h 05 min` or `3 d 4 h`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
 def _clock_text(seconds: float) -> str:

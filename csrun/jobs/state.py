@@ -18,7 +18,7 @@ from typing import Any
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.log_lines import escape_controls
 from csrun.errors import CsrunError
-from csrun.jobs.progress import TrainingProgress, read_progress
+from csrun.jobs.progress import TrainingProgress, read_progress, time_text
 from csrun.jobs.record import start_ticks
 from csrun.jobs.registry import KnownJob, read_record, scheduler_number
 from csrun.schedulers.base import QueueView, State
@@ -61,8 +61,23 @@ class JobStatus:
         """True if the job has ended."""
         return self.state not in ("waiting", "running")
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Time to the last step of a running job; None if unknown."""
+        return self.progress.seconds_left if self.progress and self.state == "running" else None
+
+    def age_s(self, now_s: float) -> float | None:
+        """Return seconds since the job was started or submitted; None if that is unknown.
+
+        Args:
+            now_s: seconds since the epoch.
+        """
+        # Clocks of two machines differ, and the entry may be of another one.
+        return max(0.0, now_s - self.job.created_s) if self.job.created_s else None
+
     def to_json(self) -> dict[str, Any]:
         """Return the status for --json."""
+        age_s = self.age_s(time.time())
         return {
             "job_id": self.job.job_id,
             "launcher": self.job.launcher,
@@ -72,6 +87,8 @@ class JobStatus:
             "exit_code": self.exit_code,
             "started": self.started,
             "ended": self.ended,
+            "age_s": None if age_s is None else round(age_s),
+            "seconds_left": self.seconds_left,
             "nodes": self.nodes or None,
             "command": list(self.job.command),
             "log_dir": self.job.log_dir,
@@ -214,6 +231,7 @@ def status_text(found: JobStatus) -> str:
         "nodes": found.nodes,
         "started": found.started,
         "ended": found.ended,
+        "age": None if (age_s := found.age_s(time.time())) is None else time_text(age_s),
         "training": training,
         "continue": join((found.resume or {}).get("command") or ()),
         "command": join(found.job.command),

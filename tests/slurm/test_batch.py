@@ -75,6 +75,27 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(cluster: Any, run: Any,
     assert "Submitted" not in job.stdout
 
 
+def test_a_job_of_more_nodes_than_can_be_used_is_told_which_must_return(
+    cluster: Any, start: Any, csrun: Any, home: dict[str, str], wait: Any
+) -> None:
+    cluster.run("scontrol", "update", "nodename=cs-node4", "state=drain", "reason=memory test")
+    try:
+        job = start(cluster, "--use-sbatch", "--no-follow", "--total-nodes=4", "true", env=home)
+        assert job.end() == 0
+        missing = (
+            "it needs 4 nodes and only 3 of the partition's 4 can be used, so it cannot start before 1 more "
+            "returns to service: cs-node4 is drained (memory test)"
+        )
+        assert f"the job will wait: {missing}" in job.stderr
+        # Slurm gives its reason after its next look at the queue.
+        wait(lambda: f"; {missing}; expected start not known\n" in csrun("status", number(job)).stdout)
+        status = csrun("status", number(job)).stdout
+        assert "it is next" not in status
+        assert csrun("cancel", number(job)).process.returncode == 0
+    finally:
+        cluster.run("scontrol", "update", "nodename=cs-node4", "state=resume")
+
+
 def test_a_waiting_job_shows_place_reason_and_holder_and_can_be_cancelled(
     cluster: Any, start: Any, csrun: Any, home: dict[str, str], wait: Any
 ) -> None:

@@ -38,7 +38,9 @@ _UNUSABLE = ("down", "drained", "draining", "fail", "failing", "not_responding",
 
 # Explicit formats are the same from Slurm 22.05 to 26.05; the JSON output differs between releases.
 _SEPARATOR = "\x1f"
-_QUEUE_FORMAT = _SEPARATOR.join(("%i", "%T", "%r", "%N", "%u", "%j", "%b", "%W", "%S", "%L", "%P", "%Q"))
+_QUEUE_FORMAT = _SEPARATOR.join(
+    ("%i", "%T", "%r", "%N", "%u", "%j", "%b", "%W", "%S", "%L", "%P", "%Q", "%D")
+)
 _NODE_FORMAT = _SEPARATOR.join(("%N", "%c", "%m", "%G", "%P", "%T", "%E"))
 _PARTITION_FORMAT = _SEPARATOR.join(("%P", "%a", "%l", "%D"))
 
@@ -68,6 +70,7 @@ class QueuedJob:
         start: expected or actual start, ISO local time; "" if unknown.
         time_left: until the time limit, as [days-]hours:minutes:seconds or UNLIMITED.
         priority: jobs with a higher priority start earlier.
+        num_nodes: number of nodes that it has or needs; 0 if unknown.
     """
 
     job_id: str
@@ -83,6 +86,7 @@ class QueuedJob:
     time_left: str
     partition: str
     priority: int
+    num_nodes: int = 0
 
     @property
     def pending(self) -> bool:
@@ -275,7 +279,7 @@ def parse_queue(text: str) -> list[QueuedJob]:
     jobs = []
     for line in text.splitlines():
         fields = line.split(_SEPARATOR)
-        if len(fields) != 12:
+        if len(fields) != 13:
             continue  # part of a job name with a line break
         (
             identity,
@@ -290,6 +294,7 @@ def parse_queue(text: str) -> list[QueuedJob]:
             left,
             partition,
             priority,
+            num_nodes,
         ) = fields
         job_id, _, component = identity.partition("+")
         jobs.append(
@@ -307,6 +312,7 @@ def parse_queue(text: str) -> list[QueuedJob]:
                 time_left=left,
                 partition=partition,
                 priority=_count(priority),
+                num_nodes=_count(num_nodes),
             )
         )
     return jobs

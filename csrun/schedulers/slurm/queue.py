@@ -17,7 +17,7 @@ from csrun.site.loading import load_site
 
 _REASONS = {
     "": "Slurm has not looked at it yet",
-    "Resources": "it is next and waits for free nodes, CPUs or resources",
+    "Resources": "it waits for free nodes, CPUs or resources",
     "Priority": "jobs of higher priority precede it",
     "Licenses": "it waits for a license that a running job holds",
     "Dependency": "it waits for the job that it depends on",
@@ -27,6 +27,7 @@ _REASONS = {
     "Reservation": "it waits for its reservation",
     "ReqNodeNotAvail": "a node that it must have is down, drained or reserved",
     "NodeDown": "a node that it needs is down",
+    "NodesRequired": "nodes that it needs are down, drained or reserved for jobs of higher priority",
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition does not start jobs at present",
     "JobArrayTaskLimit": "the limit of its job array is reached",
@@ -48,8 +49,8 @@ _NEVER = {
 }
 
 # Reasons that may be caused by a node that is out of use.
-_FOR_NODES = ("", "Resources", "ReqNodeNotAvail", "NodeDown")
-_SHOWN_NODES = 3
+_FOR_NODES = ("", "Resources", "ReqNodeNotAvail", "NodeDown", "NodesRequired")
+_SHOWN = 3  # nodes and jobs that a sentence names
 
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
 _ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
@@ -64,7 +65,7 @@ _CAUSES = ("TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE")
 
 def reason_sentence(reason: str) -> str:
     """Describe Slurm's reason in a clause about "it", the job."""
-    keyword = reason.partition(",")[0].strip()  # "ReqNodeNotAvail, UnavailableNodes:cs-node3"
+    keyword, detail = _split_reason(reason)
     if keyword in _REASONS:
         sentence = _REASONS[keyword]
     elif keyword in _NEVER:
@@ -75,13 +76,22 @@ def reason_sentence(reason: str) -> str:
         sentence = f"a limit of its account or user is reached ({keyword})"
     else:
         return f"Slurm's reason is {reason!r}"
-    detail = reason.partition(",")[2].strip()
     return f"{sentence} ({detail})" if detail else sentence
+
+
+def _split_reason(reason: str) -> tuple[str, str]:
+    """Return keyword and detail: "ReqNodeNotAvail, UnavailableNodes:cs-node3" has both."""
+    # One reason has a sentence instead of a keyword, in squeue with blanks and in scontrol with underscores:
+    # "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions".
+    if reason.replace("_", " ").startswith("Nodes required for job"):
+        return "NodesRequired", ""
+    keyword, _, detail = reason.partition(",")
+    return keyword.strip(), detail.strip()
 
 
 def will_never_start(reason: str) -> bool:
     """Return True if the job cannot start without intervention."""
-    return reason.partition(",")[0].strip() in _NEVER
+    return _split_reason(reason)[0] in _NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +99,49 @@ class Waiting:
     """Why one job waits.
 
     Attributes:
-        place: in the queue of its partition, from 1.
+        before: waiting jobs of its partition that precede it, the next one first.
         reason: Slurm's keyword.
         holders: the running jobs that have the CS system.
-        start: expected start, ISO local time; "" if unknown.
+        start: expected start of all its components, ISO local time; "" if unknown.
         trouble: why the node that holds the CS system is out of use; "" if it is not.
         out_of_use: state of other nodes of its partition that it may be waiting for.
+        needed: number of nodes that it needs; 0 if unknown.
+        usable, all_nodes: number of nodes of its partition on which jobs can start, and of all its nodes.
     """
 
     job: QueuedJob
-    place: int
+    before: tuple[QueuedJob, ...]
     reason: str
     holders: tuple[QueuedJob, ...]
     start: str
     trouble: str = ""
     out_of_use: tuple[str, ...] = ()
+    needed: int = 0
+    usable: int = 0
+    all_nodes: int = 0
+
+    @property
+    def place(self) -> int:
+        """Place in the queue of its partition, from 1."""
+        return len(self.before) + 1
+
+    @property
+    def missing_nodes(self) -> int:
+        """Number of nodes that must return to service before the job can start."""
+        return max(0, self.needed - self.usable) if self.out_of_use else 0
 
     def sentence(self) -> str:
         """Describe in one line why the job waits."""
+        reason = reason_sentence(self.reason)
+        if self.reason == "Resources" and self.place == 1 and not self.missing_nodes:
+            reason = f"it is next and {reason.removeprefix('it ')}"
         parts = [
-            f"job {self.job.job_id} waits in partition {self.job.partition}, place {self.place}: "
-            f"{reason_sentence(self.reason)}"
+            f"job {self.job.job_id} waits in partition {self.job.partition}, place {self.place}: {reason}"
         ]
+        if self.before:
+            verb = "jobs precede" if len(self.before) > 1 else "job precedes"
+            named = _shorten([f"job {job.job_id} of {job.user}" for job in self.before], "squeue")
+            parts.append(f"{len(self.before)} waiting {verb} it: {named}")
         if self.trouble:
             parts.append(
                 f"no job can run: {self.trouble}, and holds the CS system; it continues when the "
@@ -124,15 +155,38 @@ class Waiting:
             parts.append(f"the CS system is held by {' and '.join(held)}")
         elif self.job.resources or self.job.licences:
             parts.append("no job holds the CS system")
-        if self.out_of_use and not self.trouble:
-            more = len(self.out_of_use) - _SHOWN_NODES
-            others = f", and {more} more ('sinfo -R' lists them)" if more > 0 else ""
-            parts.append(f"out of use: {', '.join(self.out_of_use[:_SHOWN_NODES])}{others}")
-        if self.start:
-            parts.append(f"expected start {self.start.replace('T', ' ')}")
+        if self.missing_nodes and not self.trouble:
+            parts.append(missing_nodes_sentence(self.needed, self.usable, self.all_nodes, self.out_of_use))
+        elif self.out_of_use and not self.trouble:
+            parts.append(f"out of use: {_shorten(self.out_of_use, 'sinfo -R')}")
         if will_never_start(self.reason):
             parts.append(f"it will not start by itself: 'scancel {self.job.job_id}' removes it")
+        else:
+            parts.append(f"expected start {self.start.replace('T', ' ') or 'not known'}")
         return "; ".join(parts)
+
+
+def missing_nodes_sentence(needed: int, usable: int, all_nodes: int, out_of_use: Sequence[str]) -> str:
+    """Describe a job that needs more nodes of its partition than can be used at present.
+
+    Args:
+        needed: number of nodes that the job needs.
+        usable: number of nodes of the partition on which jobs can start.
+        all_nodes: number of all its nodes.
+        out_of_use: state of the others.
+    """
+    missing = needed - usable
+    return (
+        f"it needs {needed} nodes and only {usable} of the partition's {all_nodes} can be used, so it cannot "
+        f"start before {missing} more {'return' if missing > 1 else 'returns'} to service: "
+        f"{_shorten(out_of_use, 'sinfo -R')}"
+    )
+
+
+def _shorten(items: Sequence[str], command: str) -> str:
+    more = len(items) - _SHOWN
+    others = f", and {more} more ('{command}' lists them)" if more > 0 else ""
+    return ", ".join(items[:_SHOWN]) + others
 
 
 def news(sentence: str) -> str:
@@ -162,26 +216,36 @@ def waiting(
         return None
     leader = pending[0]
     jobs = list(queue)
-    place = (-leader.priority, _number(leader.job_id))
-    before = {
-        job.job_id
-        for job in jobs
-        if job.pending and job.partition == leader.partition and job.job_id != leader.job_id
+
+    def order(job: QueuedJob) -> tuple[int, int]:
         # Of equal priority, Slurm starts the job with the lower number first.
-        if (-job.priority, _number(job.job_id)) < place
+        return -job.priority, _number(job.job_id)
+
+    # A heterogeneous job counts once, with its first component.
+    before = {
+        job.job_id: job
+        for job in sorted(jobs, key=order, reverse=True)
+        if job.pending and job.partition == leader.partition and job.job_id != leader.job_id
+        if order(job) < order(leader)
     }
     reason = next((component.reason for component in pending if component.reason), "")
-    starts = [component.start for component in pending if component.start]
+    starts = [component.start for component in pending]
     partitions = leader.partition.split(",")
-    out = [node.trouble for node in nodes if node.partition in partitions and not node.usable]
+    there = {node.name: node for node in nodes if node.partition in partitions}
+    out = [node.trouble for node in there.values() if not node.usable]
     return Waiting(
         leader,
-        len(before) + 1,
+        tuple(reversed(before.values())),
         reason,
         holders(jobs, resource),
-        max(starts, default=""),
+        # Slurm may know the start of one component only, before which the job cannot start either.
+        max(starts) if all(starts) else "",
         owners_out_of_use(nodes, resource, owner),
-        tuple(dict.fromkeys(out)) if reason.partition(",")[0] in _FOR_NODES else (),
+        tuple(out) if _split_reason(reason)[0] in _FOR_NODES else (),
+        # The components of a job get separate nodes.
+        sum(part.num_nodes for part in pending) if all(part.num_nodes for part in pending) else 0,
+        len(there) - len(out),
+        len(there),
     )
 
 

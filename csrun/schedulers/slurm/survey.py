@@ -12,7 +12,7 @@ from csrun.schedulers.base import Asked, Survey
 from csrun.schedulers.slurm.allocation import Allocation, read_allocation
 from csrun.schedulers.slurm.client import Partition, SlurmClient, SlurmError, SlurmRequestError, limit_seconds
 from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.schedulers.slurm.queue import holders
+from csrun.schedulers.slurm.queue import holders, missing_nodes_sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class ClusterFacts:
         resources: names of all generic resources there, such as "cs".
         ports: range of TCP ports of the submitting host that nodes may connect to; None for any.
         loopback: the whole cluster is this machine.
+        out_of_use: state of its nodes on which no job can start at present.
     """
 
     partition: str = ""
@@ -32,10 +33,21 @@ class ClusterFacts:
     resources: frozenset[str] = frozenset()
     ports: tuple[int, int] | None = None
     loopback: bool = False
+    out_of_use: tuple[str, ...] = ()
 
     def node_cpus(self, nodes: int) -> int:
         """Return the number of CPUs that each of the `nodes` largest nodes has."""
         return self.cpus[min(nodes, len(self.cpus)) - 1] if self.cpus else 1
+
+    def notice(self, total_nodes: int) -> str | None:
+        """Return a notice about a job that must wait for nodes that are out of use; None if it need not."""
+        everything = len(self.cpus)
+        usable = everything - len(self.out_of_use)
+        if not usable < total_nodes <= everything:
+            return None
+        return (
+            f"the job will wait: {missing_nodes_sentence(total_nodes, usable, everything, self.out_of_use)}"
+        )
 
     def check(self, layout: JobLayout, options: SlurmOptions) -> None:
         """Refuse a job that would wait in the queue forever.
@@ -101,6 +113,7 @@ def survey_cluster(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
         resources=frozenset(
             item.partition(":")[0] for node in nodes.values() for item in node.resources.split(",") if item
         ),
+        out_of_use=tuple(node.trouble for node in nodes.values() if not node.usable),
     )
 
 
@@ -201,7 +214,9 @@ def survey(asked: Asked) -> ClusterSurvey:
             raise
         notices.append(f"{error}; nothing is checked against the cluster")
     if allocation is None:
-        node_cpus = facts.node_cpus(asked.total_nodes or asked.site.def_nodes) if facts else 1
+        total_nodes = asked.total_nodes or asked.site.def_nodes
+        node_cpus = facts.node_cpus(total_nodes) if facts else 1
+        notices += filter(None, [facts.notice(total_nodes)] if facts else [])
         return ClusterSurvey(asked.site, node_cpus, tuple(notices), options, facts)
     notices += _check_system_is_held(client, allocation.job_id, options.resource)
     node_cpus = min((allocation.cpus_per_node or {"": 1}).values(), default=1)

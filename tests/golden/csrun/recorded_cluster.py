@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 _QUEUE = """\
-12|PENDING|Resources||ada|slurm-20261120-101600-2b3c|cs:1|(null)|2026-11-20T11:00:00|UNLIMITED|all|10
-11|RUNNING|None|cs-node[1-2]|ada|slurm-20261120-101530-1a2b|gres:cs:1|(null)|2026-11-20T10:15:31|3:30|all|9
-10|TIMEOUT|TimeLimit|cs-node3|ada|slurm-20261120-101500-0a1b|N/A|(null)|2026-11-20T10:15:00|0:00|all|8
+12|PENDING|Resources||ada|slurm-20261120-101600-2b3c|cs:1|(null)|2026-11-20T11:00:00|UNLIMITED|all|10|2
+11|RUNNING|None|cs-node[1-2]|ada|slurm-20261120-101530-1a2b|gres:cs:1|(null)|2026-11-20T10:15:31|3:30|all|9|2
+10|TIMEOUT|TimeLimit|cs-node3|ada|slurm-20261120-101500-0a1b|N/A|(null)|2026-11-20T10:15:00|0:00|all|8|1
 """
 _PARTITIONS = "all*|up|1-00:00:00|3\nshort|up|5:00|3\n"
 _NODES = """\

@@ -154,6 +154,9 @@ def _write_jobs(folder: Path) -> None:
         (entries / f"{job_id}.json").write_text(json.dumps(entry))
         if end is not None:
             _write_record(logs, entry, end)
+        if number == "11":
+            progress = {"step": 150, "first_step": 0, "last_step": 600, "steps_per_s": 1.25, "model_dir": "m"}
+            (logs / "progress.json").write_text(json.dumps(progress))
 
 
 def _write_record(logs: Path, entry: dict[str, object], end: dict[str, object]) -> None:

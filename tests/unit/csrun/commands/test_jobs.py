@@ -7,13 +7,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from csrun.commands.jobs import list_text
-from csrun.jobs.progress import TrainingProgress, read_progress
+from csrun.jobs.progress import TrainingProgress, read_progress, time_text
 from csrun.jobs.record import new_job_id
 from csrun.jobs.registry import KnownJob, find_job, known_jobs, register
 from csrun.jobs.state import job_status, status_text
@@ -151,6 +152,29 @@ def test_an_empty_list_of_jobs_is_reported(csrun: Call) -> None:
     assert json.loads(csrun("status", "--json").stdout) == []
 
 
+def test_status_has_age_progress_and_time_left() -> None:
+    job = KnownJob("local-1", "/logs", "local", ("true",), "", time.time() - 7505)
+    progress = TrainingProgress(150, 0, 600, "m", steps_per_s=1.25)
+    running = job_status(job, {"started": "then"}, None, True, progress)
+    assert "2 h 05 min  150 of 600, 1.25 steps/s  6 min 00 s  true" in list_text([running])
+    assert "age       2 h 05 min\n" in status_text(running)
+    shown = running.to_json()
+    assert shown["age_s"] == pytest.approx(7505, abs=60)
+    assert (shown["seconds_left"], shown["training"]["step"]) == (360.0, 150)
+    ended = job_status(job, {"started": "then", "ended": "now", "exit_code": 1}, None, False, progress)
+    assert "2 h 05 min  150 of 600  -     true" in list_text([ended])
+    unknown = job_status(replace(job, created_s=0.0), {"started": "then"}, None, True)
+    assert (unknown.to_json()["age_s"], unknown.to_json()["seconds_left"]) == (None, None)
+    assert "running  -    -     -     true" in list_text([unknown])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(45, "45 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (273_600, "3 d 4 h")]
+)
+def test_times_are_written_in_two_units(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text
+
+
 def test_control_characters_of_a_record_are_escaped() -> None:
     job = KnownJob("local-1", "/logs\x1b]0;title\x07", "local", ("echo", "\x1b[2J\nstate     done"), "", 1)
     found = job_status(job, {"tasks": [{"role": "chief", "host": "\x1b[31mnode"}]}, None, None)
@@ -188,7 +212,8 @@ def test_a_job_whose_scheduler_has_gone_is_listed_with_a_word_about_it(
     register(KnownJob("gone-1", str(tmp_path), "gone", ("true",), "5"), environment)
     listed = csrun("status")
     assert listed.returncode == 0
-    assert listed.stdout.splitlines()[1].split() == ["gone-1", "5", "lost", "true"]
+    words = listed.stdout.splitlines()[1].split()
+    assert (words[:3], words[-1]) == (["gone-1", "5", "lost"], "true")
     assert "unknown scheduler 'gone'; expected one of: local, slurm" in listed.stderr
     cancelled = csrun("cancel", "5")
     assert cancelled.returncode == 2

@@ -80,3 +80,13 @@ def test_how_nodes_reach_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = survey_cluster(Cluster(), SlurmOptions())
     assert facts.ports == (60001, 63000)
     assert facts.loopback
+
+
+def test_a_job_of_more_nodes_than_can_be_used_is_announced_before_it_waits() -> None:
+    facts = ClusterFacts("main", (8, 8, 8, 8), out_of_use=("n4 is drained (memory test)",))
+    assert facts.notice(3) is None
+    assert facts.notice(5) is None  # `check` refuses it
+    assert facts.notice(4) == (
+        "the job will wait: it needs 4 nodes and only 3 of the partition's 4 can be used, so it cannot start "
+        "before 1 more returns to service: n4 is drained (memory test)"
+    )

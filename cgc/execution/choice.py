@@ -10,7 +10,9 @@ from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution import pipelined, weight_streaming
 from cgc.execution.compilation import COMMON_STAGES, Progress, Stages, rewrite_step
+from cgc.kernels import match_kernels
 from cgc.lowering.base import describe
+from cgc.performance.prediction import predict_interval
 from cs_toolkit.execution_options import AUTO, ReplicaChoice
 from cs_toolkit.figures import format_percent, format_rate
 
@@ -62,8 +64,9 @@ def compile_for(
         )
     if choice == "weight_streaming":
         notices = _check_replicas(options.replicas)
+        rate = None if options.streaming.num_csx > 1 else _predict_pipelined(optimized, interface, fabric)
         return stages, weight_streaming.compile_streamed(
-            optimized, fabric, stages, options.streaming, notices, options.precision
+            optimized, fabric, stages, options.streaming, notices, options.precision, rate
         )
     # Pipelined, or auto: weight streaming is only tried when the kernels do not fit the wafer.
     graph = pipelined.match_step(optimized, stages)
@@ -98,6 +101,14 @@ def compile_for(
     return stages, pipelined.compile_pipelined(
         optimized, interface, copies, tried, fabric, stages, notices, options.precision
     )
+
+
+def _predict_pipelined(module: ModuleOp, interface: StepInterface, fabric: Fabric) -> float | None:
+    """Predict the rate of a step with all layers on the wafer at once; None if they do not fit."""
+    if sum(spec.nbytes for spec in interface.state) > fabric.memory_bytes:
+        return None  # matching the kernels of a very large step takes long
+    interval = predict_interval(match_kernels(module), fabric)
+    return None if interval is None else fabric.clock_hz / interval
 
 
 def _add_other_mode(

@@ -40,6 +40,7 @@ def compile_streamed(
     streaming: Streaming,
     notices: tuple[str, ...] = (),
     precision: Precision = "float32",
+    pipelined_rate: float | None = None,
 ) -> Compiled:
     """Compile a rewritten step; function *i* of the schedule is executable *i*.
 
@@ -50,12 +51,14 @@ def compile_streamed(
         streaming: the user's options.
         notices: for the report, why this mode of execution was chosen.
         precision: of the step, for the report.
+        pipelined_rate: predicted rate with all layers on the wafer at once; None if they do not fit, or if
+            the program did not choose the mode.
 
     Raises:
         PlacementError: a layer does not fit on the wafer by itself.
         CompileError: the step cannot be executed.
     """
-    step, report = estimate_streamed(module, fabric, stages, streaming, notices, precision)
+    step, report = estimate_streamed(module, fabric, stages, streaming, notices, precision, pipelined_rate)
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
         texts = {
@@ -72,6 +75,7 @@ def estimate_streamed(
     streaming: Streaming,
     notices: tuple[str, ...] = (),
     precision: Precision = "float32",
+    pipelined_rate: float | None = None,
 ) -> tuple[StreamedStep, CompileReport]:
     """Cut a rewritten step into layers and estimate its performance; three stages.
 
@@ -94,7 +98,9 @@ def estimate_streamed(
         if step.micro is not None:
             layers = place_layers(step, wafer)
     with stages.stage("Estimating performance"):
-        report = build_streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes, precision)
+        report = build_streamed_report(
+            step, layers, choice.recomputed, wafer, limit.room_bytes, precision, pipelined_rate
+        )
         report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))
     return step, report
 

@@ -27,7 +27,7 @@ def build_json(report: CompileReport) -> dict[str, Any]:
     Keys of all reports: `fabric`, `clock_hz`, `estimate_of`, `batch_size`, `precision`, `overall` (figures),
     `families` (sums of the kernels by family), `notices` (the reasons for this kind of execution; may be
     missing), `suggestions` (changes that make the step faster, each by itself, the best first: `lever`
-    ("replicas", "precision", "batch", "shape", "micro_batches" or "input"), `change`, predicted
+    ("replicas", "precision", "batch", "shape", "execution", "micro_batches" or "input"), `change`, predicted
     `samples_per_s`, `times` as fast as now, `option` and `value` that make the change, null for one of the
     program, and `how` to make it, by front end).
 

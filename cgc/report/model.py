@@ -318,6 +318,7 @@ def build_streamed_report(
     fabric: Fabric,
     room_bytes: int,
     precision: Precision = "float32",
+    pipelined_rate: float | None = None,
 ) -> CompileReport:
     """Build the report of a step that is executed by weight streaming.
 
@@ -328,6 +329,7 @@ def build_streamed_report(
         fabric: the whole wafer.
         room_bytes: memory for the activations of a batch.
         precision: of activations and their gradients.
+        pipelined_rate: predicted rate with all layers on the wafer at once; None if unknown.
     """
     costs, is_split = layer_costs(placed, step, recomputed), step.micro_batches > 1
 
@@ -357,7 +359,7 @@ def build_streamed_report(
         samples_per_s=step.batch_size / performance.step_s,
         active_pes=max(layer.plan.active_pes for layer in placed),
         suggestions=suggest_for_layers(
-            placed, costs, part.kernel, estimate, step.batch_size, precision, fabric
+            placed, costs, part.kernel, estimate, step.batch_size, precision, fabric, pipelined_rate
         ),
         explanations=explain_layers(part.kernel, performance),
         precision=precision,

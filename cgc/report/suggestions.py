@@ -27,7 +27,7 @@ from cgc.report.what_if import Estimate, SlowestKernel, change_sizes
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import Precision
 
-Lever = Literal["replicas", "precision", "batch", "shape", "micro_batches", "input"]
+Lever = Literal["replicas", "precision", "batch", "shape", "execution", "micro_batches", "input"]
 
 FRONT_ENDS = ("estimator", "cstorch")
 
@@ -253,6 +253,7 @@ def suggest_for_layers(
     batch_size: int,
     precision: Precision,
     fabric: Fabric,
+    pipelined_rate: float | None = None,
 ) -> tuple[Suggestion, ...]:
     """Return the changes that make a step with streamed weights faster.
 
@@ -264,14 +265,18 @@ def suggest_for_layers(
         batch_size: samples of the step.
         precision: of activations and their gradients.
         fabric: the whole wafer.
+        pipelined_rate: predicted rate with all layers on the wafer at once; None if unknown.
     """
     now = estimate(1, 1.0, costs)
     found = [_larger_batch(2 * batch_size, 2 * batch_size / estimate(2, 1.0, costs).step_s)]
+    if pipelined_rate is not None:
+        change, option = "all layers on the wafer at once", ("execution", "pipelined")
+        found.append(Suggestion("execution", change, pipelined_rate, 1.0, option))
     if now.fits_unsplit:
         whole = estimate(1, 1 / now.micro_batches, costs)
         change = "the whole batch at once, not in micro-batches"
-        rate, option = batch_size / whole.step_s, ("micro_batch_size", "auto")
-        found.append(Suggestion("micro_batches", change, rate, 1.0, option))
+        option = ("micro_batch_size", "auto")
+        found.append(Suggestion("micro_batches", change, batch_size / whole.step_s, 1.0, option))
     if precision == "float32":
         halved = estimate(1, 0.5, _halve(layers, costs, fabric))
         rate = batch_size / halved.step_s

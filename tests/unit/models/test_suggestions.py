@@ -37,7 +37,7 @@ def compiled(
         ("resnet", "params_resnet_tiny.yaml", 8, "pipelined", "precision"),
         ("unet", "params_unet_tiny.yaml", 8, "pipelined", "replicas"),
         ("bert", "params_bert_tiny.yaml", 16, "pipelined", "replicas"),
-        ("fc_mnist", "params_fc_mnist.yaml", 256, "weight_streaming", "batch"),
+        ("fc_mnist", "params_fc_mnist.yaml", 256, "weight_streaming", "execution"),
     ],
 )
 def test_the_first_suggestion_reaches_its_predicted_rate(

@@ -84,7 +84,8 @@ def test_small_shares_can_be_read_in_the_table(fabric: Fabric) -> None:
 
 def test_the_verdict_names_kernel_line_and_limit(fabric: Fabric) -> None:
     assert render_verdict(report_of(fabric)) == (
-        "Verdict: kernel fc1 at model.py:12 bounds the speed: compute limits it to 988,027 cycles per sample."
+        "Verdict: kernel fc1 at model.py:12 bounds the speed: compute limits it to 988,027 cycles per "
+        "sample; a percent of speed would cost more than 4 percent of area."
     )
     assert "transmission limits it" in render_verdict(report_of(fabric, compute=10, transmission=2000))
 

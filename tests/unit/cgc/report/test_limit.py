@@ -103,6 +103,11 @@ def test_speed_that_costs_too_much_area(count: int) -> None:
     faster = place(graph, CS2, area_per_speed=100.0)
     assert faster.target_cycles < report.pipelined.placement.target_cycles
     assert faster.active_pes > report.pipelined.placement.active_pes
+    assert "; a percent of speed would cost more than 4 percent of area." in render_verdict(report)
+    # Copies use the area of an empty wafer better than larger kernels would.
+    best = report.suggestions[0]
+    assert best.lever == "replicas"
+    assert best.times > report.pipelined.placement.target_cycles / faster.target_cycles
 
 
 def first_suggestion(report: CompileReport) -> str:

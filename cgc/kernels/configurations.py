@@ -8,11 +8,30 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from cgc.kernels.coefficients import coefficient
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # Every kernel has layouts with room for the activations of this many samples, even if it has little work.
 MIN_STASHED_SAMPLES = 32
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes that all PEs of a rectangle hold together, by use.
+
+    Attributes:
+        code: code, stack and routing tables.
+        resident: weights with their gradients, optimizer state, tables and constants, in all copies.
+        buffers: activations that are being worked on.
+        stash: activations that wait for their backward pass.
+    """
+
+    code: int
+    resident: int
+    buffers: int
+    stash: int
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,7 @@ class Configuration:
         transmission_cycles: cycles per sample of the busiest link, >= 1.
         memory_per_pe_bytes: SRAM of the fullest PE.
         busy_pe_cycles: PE cycles per sample in which kernel code runs, summed over the rectangle.
+        memory: bytes of the whole rectangle; None until the activations are added.
     """
 
     width: int
@@ -34,6 +54,7 @@ class Configuration:
     transmission_cycles: int
     memory_per_pe_bytes: int
     busy_pe_cycles: float
+    memory: MemoryUse | None = None
 
     @property
     def cycles(self) -> int:
@@ -54,6 +75,7 @@ class Configurations:
     placed. Activations are stored wherever the rectangle has room.
 
     Attributes:
+        resident_bytes: weights, optimizer state and other resident data of all PEs together, in all copies.
         reserve: share of a layout's cycle budget that compute may take; 1 for all of it.
         held_bytes: bytes that all PEs of the rectangle hold together; None if all hold as much as the
             fullest.
@@ -65,6 +87,7 @@ class Configurations:
     transmission_cycles: Ints
     memory_per_pe_bytes: Ints
     busy_pe_cycles: Floats
+    resident_bytes: Floats
     reserve: float = 1.0
     held_bytes: Ints | None = None
 
@@ -85,7 +108,10 @@ class Configurations:
         """Return a layout with the memory of activations, stored wherever its rectangle has room."""
         layout = self[index]
         spread = -(-(int(self.held[index]) + stash_bytes) // layout.area)
-        return replace(layout, memory_per_pe_bytes=max(layout.memory_per_pe_bytes, spread))
+        code = int(coefficient("code_bytes")) * layout.area
+        resident = round(float(self.resident_bytes[index]))
+        memory = MemoryUse(code, resident, max(0, int(self.held[index]) - code - resident), stash_bytes)
+        return replace(layout, memory_per_pe_bytes=max(layout.memory_per_pe_bytes, spread), memory=memory)
 
     @cached_property
     def cycles(self) -> Ints:
@@ -122,6 +148,7 @@ class Configurations:
             self.transmission_cycles[mask],
             self.memory_per_pe_bytes[mask],
             self.busy_pe_cycles[mask],
+            self.resident_bytes[mask],
             self.reserve,
             None if self.held_bytes is None else self.held_bytes[mask],
         )

@@ -30,6 +30,7 @@ class Kernel:
         samples_in_flight: samples between the kernel's forward and backward pass at full throughput.
         gradient_bytes: sums over the samples of a step that the kernel holds when its state is updated:
             gradients of its weights, and moments of the samples.
+        optimizer_share: share of its resident data that only the weight update reads, 0 to 1.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Kernel:
     loops: GeneratedKernel | None = None
     samples_in_flight: float = 1.0
     gradient_bytes: int = 0
+    optimizer_share: float = 0.0
 
     def samples(self, fill: float) -> float:
         """Return the number of samples that wait for their backward pass.

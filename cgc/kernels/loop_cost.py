@@ -71,6 +71,7 @@ def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
         busy_pe_cycles=parameters["rows"] * fixed * np.minimum(lane_pes, parameters["row_elements"])
         + work
         + update * copies,
+        resident_bytes=np.float64(parameters["resident_bytes"]) * copies,
         reserve=reserve(parameters),
     )
 

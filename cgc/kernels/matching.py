@@ -17,7 +17,14 @@ from cgc.kernels.families.scalars import CONTROL
 from cgc.kernels.generated import GeneratedKernel
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.kernels.program import FREE, RELABELS, Program, StepPart, elements
-from cgc.kernels.sizing import edge_values, gradient_bytes, parameters, samples_in_flight
+from cgc.kernels.sizing import (
+    edge_values,
+    gradient_bytes,
+    parameters,
+    resident_bytes,
+    samples_in_flight,
+    update_bytes,
+)
 
 
 def match_kernels(module: ModuleOp, part: StepPart | None = None) -> KernelGraph:
@@ -83,7 +90,18 @@ def _kernel(
         loops=nests,
         samples_in_flight=in_flight,
         gradient_bytes=gradient_bytes(assignment, group),
+        optimizer_share=_optimizer_share(assignment, group, nests),
     )
+
+
+def _optimizer_share(assignment: Assignment, group: Group, nests: GeneratedKernel | None) -> float:
+    """Return the share of a kernel's resident data that only the weight update reads."""
+    if nests is None:
+        held = resident_bytes(assignment, group)
+    else:
+        values = nests.program.values
+        held = sum(values[number].elements * values[number].element_bytes for number in nests.resident)
+    return min(1.0, update_bytes(assignment, group) / held) if held else 0.0
 
 
 def _source(program: Program, group: Group) -> str | None:

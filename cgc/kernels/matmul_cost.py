@@ -102,6 +102,7 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
         memory_per_pe_bytes=fullest,
         held_bytes=held,
         busy_pe_cycles=_busy_share(parameters) * a * b * copies * core_total,
+        resident_bytes=np.float64(parameters["resident_bytes"]) * copies,
         reserve=reserve(parameters, coefficient("matmul_reserve")),
     )
 

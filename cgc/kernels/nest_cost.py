@@ -87,6 +87,7 @@ def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations
         transmission_cycles=whole_cycles(_wire_cycles(kernel, layouts)),
         memory_per_pe_bytes=np.ceil(state.memory()).astype(np.int64),
         busy_pe_cycles=np.minimum(busy, compute * layouts.pes * layouts.copies),
+        resident_bytes=state.resident() * layouts.pes * layouts.copies,
     )
 
 
@@ -191,15 +192,21 @@ class _State:
             self.first.setdefault(value, number)
             self.last[value] = number
 
+    def resident(self) -> Floats:
+        """Return the bytes of resident tensors on the fullest PE."""
+        total: Floats = np.zeros(len(self.layouts.width))
+        for value in self.kernel.resident & self.held.keys():
+            total = total + self.held[value] * self.kernel.program.values[value].element_bytes
+        return total
+
     def memory(self) -> Floats:
         """Return the bytes of the fullest PE: code, resident tensors, and the peak of live ones."""
         zero = np.zeros(len(self.layouts.width))
-        base = zero + coefficient("code_bytes")
+        base = self.resident() + coefficient("code_bytes")
         live: list[Floats] = [zero.copy() for _ in range(1 + max(self.last.values(), default=0))]
         for value, elements in self.held.items():
             size = elements * self.kernel.program.values[value].element_bytes
             if value in self.kernel.resident:
-                base = base + size
                 continue
             # A tensor that enters or leaves is buffered: one row is computed while another arrives.
             buffers = coefficient("row_buffers") if self.kernel.crosses(value) else 1.0

@@ -84,6 +84,7 @@ def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
         transmission_cycles=whole_cycles(np.full(folds.shape, _wire_cycles(parameters))),
         memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
         busy_pe_cycles=_optional(kind, "busy", 1.0) * cycles * width * lanes * folds,
+        resident_bytes=np.full(folds.shape, float(parameters["resident_bytes"])),
         reserve=reserve(parameters),
     )
 

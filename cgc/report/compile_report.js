@@ -87,8 +87,8 @@
   const closer = main.appendChild(drawn.cloneNode(false));
   const tiles = [...main.querySelectorAll("g.kernel")].map((part) => {
     const { x, y, width, height } = part.querySelector("rect").getBBox();
-    const shade = [...part.classList].find((name) => /^u\d$/.test(name));
-    return { kernel: part.dataset.kernel, x, y, width, height, shade };
+    const shades = [...part.classList].filter((name) => /^[umw]\d$/.test(name));
+    return { kernel: part.dataset.kernel, x, y, width, height, shades };
   });
   let dragged = false;
 
@@ -123,7 +123,7 @@
       if (!text) continue;
       const upright = text.length * wide + 2 * gap > width;
       const element = document.createElementNS(main.namespaceURI, "text");
-      element.classList.add(tile.shade);
+      element.classList.add(...tile.shades);
       element.dataset.kernel = tile.kernel;
       const at = upright ? [left + width / 2 - 4 * pixel, top + gap] : [left + gap, top + line - pixel];
       element.setAttribute("transform", `translate(${at})${upright ? " rotate(90)" : ""}`);

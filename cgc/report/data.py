@@ -32,7 +32,8 @@ def build_json(report: CompileReport) -> dict[str, Any]:
     program, and `how` to make it, by front end).
 
     Keys of a pipelined step: `kernels` (figures plus name, family, generated, origin ("matched" or
-    "generated"), loops (of a generated kernel, one line a nest), ops, rectangle, memory_per_pe_bytes, source;
+    "generated"), loops (of a generated kernel, one line a nest), ops, rectangle, memory_per_pe_bytes (of the
+    fullest PE), memory_bytes (of all its PEs, by use), source;
     start_cycles (when it starts on the first sample); in data-flow order), `bottleneck` (kernel, limit,
     reason, deltat_cycles, remedies: sentences on the limit, levers: estimated changes of that kernel),
     `replicas` (only if the model may have several copies on the wafer: the copies, their exchange, the counts
@@ -120,6 +121,7 @@ def _build_kernel_json(row: KernelReport) -> dict[str, Any]:
         "source": row.kernel.source,
         "rectangle": asdict(row.rectangle),
         "memory_per_pe_bytes": row.memory_per_pe_bytes,
+        "memory_bytes": dict(row.memory_parts),
         **_build_figures_json(row.figures),
     }
 

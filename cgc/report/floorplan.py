@@ -75,11 +75,18 @@ class Window:
 
 @dataclass(frozen=True)
 class Tile:
-    """A kernel on the floorplan; `index` counts kernels in data-flow order from 0."""
+    """A kernel on the floorplan; `index` counts kernels in data-flow order from 0.
+
+    The colors are those of compute utilization (`bin`), memory of the fullest PE, and load of the busiest
+    link.
+    """
 
     index: int
     box: Box
     bin: int
+    memory_bin: int
+    wire_bin: int
+    wire_percent: float
     generated: bool
     slowest: bool
 
@@ -177,12 +184,14 @@ class PlacedKernels:
         kernels: in data-flow order.
         edges: the streams to draw.
         slowest: the kernel to outline; None if the speed is bounded by something else.
+        interval_cycles: cycles from one sample to the next.
     """
 
     fabric: Fabric
     kernels: Sequence[KernelReport]
     edges: Sequence[Edge]
     slowest: KernelReport | None
+    interval_cycles: int
 
 
 def overview(placed: PlacedKernels, window: Window, enlarged: Window | Rect) -> Floorplan:
@@ -211,17 +220,22 @@ def detail(placed: PlacedKernels, window: Window) -> Floorplan:
     )
 
 
-def utilization_bin(percent: float) -> int:
-    """Return the color of a utilization on the scale, 0 to BINS - 1."""
+def percent_bin(percent: float) -> int:
+    """Return the color of a share on the scale, 0 to BINS - 1."""
     return min(BINS - 1, int(percent * BINS / 100))
 
 
 def _tiles(placed: PlacedKernels, window: Window) -> tuple[Tile, ...]:
+    room = placed.fabric.memory_per_pe_bytes
+    wires = [100 * row.figures.transmission_cycles / placed.interval_cycles for row in placed.kernels]
     return tuple(
         Tile(
             index,
             window.box(row.rectangle.x, row.rectangle.y, row.rectangle.width, row.rectangle.height),
-            utilization_bin(row.figures.compute_utilization_percent),
+            percent_bin(row.figures.compute_utilization_percent),
+            percent_bin(100 * row.memory_per_pe_bytes / room),
+            percent_bin(wires[index]),
+            wires[index],
             row.kernel.generated,
             row is placed.slowest,
         )
@@ -304,7 +318,7 @@ LINE_HEIGHT = 14.0
 
 _PADDING = 5.0
 _CALLOUT_GAP = 16.0
-_MOST_CALLOUTS = 40
+_MOST_CALLOUTS = 60
 
 
 @dataclass(frozen=True)
@@ -366,7 +380,7 @@ class Label:
 def place_labels(
     boxes: Sequence[Box], names: Sequence[str], notes: Sequence[str], area: Box
 ) -> tuple[Label, ...]:
-    """Place labels inside the boxes; those of small boxes next to them if they cover nothing there.
+    """Place names inside the boxes; those of small boxes next to them if they cover nothing there.
 
     Args:
         boxes: all kernels.
@@ -377,15 +391,17 @@ def place_labels(
     inside = [
         _place_inside(index, *parts) for index, parts in enumerate(zip(boxes, names, notes, strict=True))
     ]
-    missing = [index for index, label in enumerate(inside) if label is None]
-    found = [label for label in inside if label is not None]
-    if len(missing) <= _MOST_CALLOUTS:
+    # A name next to its kernel says more than a number inside it.
+    short = [
+        index
+        for index, label in enumerate(inside)
+        if label is None or (label.text == str(index + 1) and label.text != names[index])
+    ]
+    if len(short) <= _MOST_CALLOUTS:
         taken = list(boxes)
-        for index in missing:
-            label = _place_callout(index, boxes[index], names[index], taken, area)
-            if label is not None:
-                found.append(label)
-    return tuple(found)
+        for index in short:
+            inside[index] = _place_callout(index, boxes[index], names[index], taken, area) or inside[index]
+    return tuple(label for label in inside if label is not None)
 
 
 def _place_inside(index: int, box: Box, name: str, note: str) -> Label | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from cgc.kernels.configurations import MemoryUse
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.layers.streamed import StreamedStep
 from cgc.layers.traffic import LayerTraffic, peak_bytes
@@ -44,6 +45,21 @@ class KernelReport:
     rectangle: Rect
     memory_per_pe_bytes: int
     figures: Figures
+    memory: MemoryUse | None = None
+
+    @property
+    def memory_parts(self) -> Mapping[str, int]:
+        """Bytes that all PEs of the rectangle hold together, by use; empty if they are unknown."""
+        if self.memory is None:
+            return {}
+        optimizer = round(self.memory.resident * self.kernel.optimizer_share)
+        return {
+            "weights": self.memory.resident - optimizer,
+            "optimizer_state": optimizer,
+            "activations": self.memory.buffers,
+            "stash": self.memory.stash,
+            "code": self.memory.code,
+        }
 
     @property
     def origin(self) -> str:
@@ -99,12 +115,14 @@ class PipelinedPart:
         return next((row for row in self.kernels if row.kernel.name == name), None)
 
     @cached_property
-    def as_slow(self) -> int:
-        """Number of other kernels with as many cycles as the one that bounds the speed."""
+    def as_slow(self) -> tuple[KernelReport, ...]:
+        """The other kernels with as many cycles as the one that bounds the speed."""
         if self.bottleneck is None or self.limit.kind == MEMORY:
-            return 0
+            return ()
         cycles = self.bottleneck.figures.deltat_cycles
-        return sum(row.figures.deltat_cycles == cycles for row in self.kernels) - 1
+        return tuple(
+            row for row in self.kernels if row.figures.deltat_cycles == cycles and row is not self.bottleneck
+        )
 
     @cached_property
     def start_cycles(self) -> Mapping[str, int]:
@@ -279,6 +297,7 @@ def report_kernels(
             placement.rects[kernel.name],
             placement.layouts[kernel.name].memory_per_pe_bytes,
             performance.kernels[kernel.name],
+            placement.layouts[kernel.name].memory,
         )
         for kernel in graph.kernels
     )

@@ -199,7 +199,7 @@ def asset(name: str) -> str:
 def _build_pipelined_sections(report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
     """Return the variables of the template of a pipelined step."""
     script = asset("compile_report.js")
-    placed = PlacedKernels(report.fabric, part.kernels, part.edges, part.bottleneck)
+    placed = PlacedKernels(report.fabric, part.kernels, part.edges, part.bottleneck, part.interval_cycles)
     boxes, copies = [], None
     if part.replicas is not None:
         copies, grid = part.replicas.copies, part.replicas.copies.boxes
@@ -214,8 +214,7 @@ def _build_pipelined_sections(report: CompileReport, part: PipelinedPart) -> dic
         "pipeline": draw_pipeline(part),
         "copies": copies,
         "copies_summary": summarize_replicas(part.replicas, report.fabric) if part.replicas else [],
-        # Arrows that are not shown at first appear for the kernel under the pointer.
-        "kinds_shown": () if len(part.edges) > _DENSE else ("forward", "backward", "control"),
+        "memory_uses": MEMORY_USES,
         "dense": _DENSE,
         "families": sum_families(part.kernels),
         "family_columns": _FAMILY_COLUMNS,
@@ -279,9 +278,32 @@ def _build_row(index: int, row: KernelReport, report: CompileReport, part: Pipel
         "rectangle": row.rectangle,
         "memory": row.memory_per_pe_bytes,
         "memory_percent": 100 * row.memory_per_pe_bytes / report.fabric.memory_per_pe_bytes,
+        "memory_bar": _stack_memory(row, report.fabric),
+        "memory_text": _describe_memory(row),
         "figures": row.figures,
         "slowest": row is part.bottleneck,
     }
+
+
+def _stack_memory(row: KernelReport, fabric: Fabric) -> list[tuple[str, float, float]]:
+    """Return the stacked bar of the mean PE: use, start and width, in percent of a PE's memory."""
+    stack, start, room = [], 0.0, row.rectangle.area * fabric.memory_per_pe_bytes
+    for use, size in row.memory_parts.items():
+        if size:
+            stack.append((use, start, 100 * size / room))
+            start += 100 * size / room
+    return stack
+
+
+def _describe_memory(row: KernelReport) -> str:
+    """Return the bytes of the mean PE by use, and those of the fullest one."""
+    means = [
+        f"{MEMORY_USES[use]} {_thousands(size / row.rectangle.area)}"
+        for use, size in row.memory_parts.items()
+        if size
+    ]
+    fullest = f"fullest PE {row.memory_per_pe_bytes:,} B"
+    return f"{', '.join(means)} B on the mean PE; {fullest}" if means else fullest
 
 
 def _common_folder(sources: Sequence[str | None]) -> str:
@@ -369,7 +391,7 @@ def _draw_layer(plan: LayerPlan, report: CompileReport) -> Drawing | None:
         for column in range(copies.columns)
     ]
     # Without a script there is no pointer to show the streams of a kernel for, and all would hide the names.
-    placed = PlacedKernels(box, kernels, (), slowest)
+    placed = PlacedKernels(box, kernels, (), slowest, copies.cycles)
     return _draw(placed, report.fabric, boxes, _LAYER_MAIN_WIDTH, _LAYER_WHOLE_WIDTH)
 
 
@@ -404,6 +426,16 @@ def _breakable(text: str, separators: str) -> Markup:
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3f}"
 
+
+MEMORY_USES: Mapping[str, str] = MappingProxyType(
+    {
+        "weights": "weights and gradients",
+        "optimizer_state": "optimizer state",
+        "activations": "activations in work",
+        "stash": "stash",
+        "code": "code",
+    }
+)
 
 DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
     {
@@ -463,8 +495,10 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "memory_per_pe_bytes": Definition(
             "Memory per PE",
             "bytes",
-            "The memory that the fullest PE of the kernel needs for code, weights, optimizer state and "
-            "activations.",
+            "The memory that the fullest PE of the kernel needs. The bar is the mean PE of its rectangle: "
+            "weights with the sums of their gradients, tables and constants; state that only the optimizer "
+            "reads; activations in work, with buffers and what rounding leaves; the stash, activations that "
+            "wait for their backward pass; code, with stack and routing tables. The mark is the fullest PE.",
         ),
         "rectangle": Definition(
             "Rectangle",

@@ -118,7 +118,10 @@ def _render_pipelined_verdict(part: PipelinedPart, fabric: Fabric) -> str:
             f"cycles, the kernels would take one every {part.placement.target_cycles:,}; kernel "
             f"{kernel.name}{where} holds the most."
         )
-    others = f" ({part.as_slow} more just as slow)" if part.as_slow else ""
+    named = [row.kernel.name for row in part.as_slow[:3]]
+    if len(part.as_slow) > len(named):
+        named.append(f"{len(part.as_slow) - len(named):,} more")
+    others = f" (just as slow: {', '.join(named)})" if named else ""
     line = (
         f"Verdict: kernel {kernel.name}{where}{others} bounds the speed: {part.limit.kind} limits it to "
         f"{cycles:,} cycles per sample"

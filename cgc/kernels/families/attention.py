@@ -389,6 +389,7 @@ def attention_configurations(parameters: Mapping[str, int]) -> Configurations:
         transmission_cycles=whole_cycles(rows * wire),
         memory_per_pe_bytes=fullest,
         held_bytes=held,
+        resident_bytes=np.full(width.shape, float(parameters["resident_bytes"])),
         busy_pe_cycles=busy,
     )
 

@@ -102,6 +102,7 @@ def _configurations(parameters: Mapping[str, int]) -> Configurations:
             np.int64
         ),
         busy_pe_cycles=coefficient("emb_busy") * cycles * pes,
+        resident_bytes=np.full(width.shape, float(parameters["resident_bytes"])),
     )
 
 

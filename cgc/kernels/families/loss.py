@@ -94,6 +94,7 @@ def _configurations(parameters: Mapping[str, int]) -> Configurations:
         transmission_cycles=whole_cycles(np.maximum(wire, line_cycles(parameters))),
         memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
         busy_pe_cycles=coefficient("loss_busy") * cycles * pes,
+        resident_bytes=np.full(lines.shape, float(parameters["resident_bytes"])),
         reserve=reserve(parameters),
     )
 

@@ -12,9 +12,9 @@ from cgc.report.floorplan import (
     CHARACTER_WIDTH,
     Box,
     Label,
+    percent_bin,
     place_labels,
     used_window,
-    utilization_bin,
     whole_window,
 )
 from cs_toolkit.fabric import Fabric, load_fabric
@@ -62,7 +62,7 @@ def test_one_pe_of_the_enlarged_part_is_the_same_length_in_both_directions(fabri
 
 @pytest.mark.parametrize(("percent", "step"), [(0, 0), (9.99, 0), (10, 1), (55, 5), (99.99, 9), (100, 9)])
 def test_colors_are_tenths(percent: float, step: int) -> None:
-    assert utilization_bin(percent) == step
+    assert percent_bin(percent) == step
 
 
 def text_box(label: Label) -> Box:
@@ -79,7 +79,7 @@ def test_names_fit_into_their_rectangles_or_are_next_to_them() -> None:
     }
     assert (labels[0].text, labels[0].upright) == ("1 fc1", False)
     assert (labels[1].text, labels[1].upright) == ("2 add", True)
-    assert labels[2].text == "3"
+    assert labels[2].text == "3 norm", "a name says more than the number inside"
     assert labels[3].text == "4 loss"
     assert labels[3].leader is not None
 

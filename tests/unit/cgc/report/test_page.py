@@ -132,14 +132,47 @@ def test_the_floorplan_has_every_kernel_by_name_in_both_drawings(report: Compile
     assert len(page.all("path", **{"marker-end": "url(#head-forward)"})) > 0
 
 
-def test_streams_are_drawn_unasked_only_where_they_can_be_distinguished(
-    report: CompileReport, page: Page
-) -> None:
-    assert len(report.pipelined.edges) <= 60
-    assert {box["id"] for box in page.all("input", type="checkbox") if "checked" in box} >= {"show-forward"}
-    many = Page(render_html(changed(report, edges=report.pipelined.edges * 61)))
-    assert [box["id"] for box in many.all("input", type="checkbox") if "checked" in box] == []
-    assert len(many.all("path", **{"marker-end": "url(#head-forward)"})) > 60, "they appear when asked for"
+def test_streams_are_drawn_only_when_asked_for(page: Page) -> None:
+    """Under the pointer, at the focus, after a tap, or all of a kind by its box."""
+    boxes = {box["id"] for box in page.all("input", type="checkbox")}
+    assert boxes >= {"show-forward", "show-backward"}
+    assert not [box for box in page.all("input", type="checkbox") if "checked" in box]
+    assert len(page.all("path", **{"marker-end": "url(#head-forward)"})) > 0
+
+
+def test_figures_come_first_then_the_floorplan_then_the_ranked_changes(page: Page) -> None:
+    parts = ["estimated for the wafer", "The whole wafer", "To go faster", "How to read the pipeline"]
+    places = [page.text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert len(page.all("details")) >= 4, "prose is folded"
+    assert not [fold for fold in page.all("details") if "open" in fold]
+
+
+def test_the_floorplan_has_three_heat_maps(report: CompileReport, html: str, page: Page) -> None:
+    choices = page.all("input", type="radio", name="heat")
+    assert [choice["id"] for choice in choices] == ["by-compute", "by-memory", "by-wires"]
+    cycles = report.pipelined.performance.overall.deltat_cycles
+    for index, row in enumerate(report.pipelined.kernels):
+        (first, _) = page.all("g", **{"data-kernel": str(index)})
+        memory = int(10 * row.memory_per_pe_bytes / CS2.memory_per_pe_bytes)
+        wires = min(9, 10 * row.figures.transmission_cycles // cycles)
+        assert {f"m{memory}", f"w{wires}"} <= set((first["class"] or "").split())
+    assert ".floorplan:has(#by-wires:checked) .w9" in html, "without a script"
+
+
+def test_the_memory_of_a_kernel_is_shown_by_use(report: CompileReport) -> None:
+    """The uses add up to the memory of the layout; the bar is that of the mean PE."""
+    for row in report.pipelined.kernels:
+        mean = sum(row.memory_parts.values()) / row.rectangle.area
+        assert 0.5 * row.memory_per_pe_bytes < mean <= row.memory_per_pe_bytes
+    product = next(row for row in report.pipelined.kernels if row.kernel.family == "fully_connected")
+    assert product.memory_parts["code"] == 6825 * product.rectangle.area
+    resident = sum(product.memory_parts[use] for use in ("weights", "optimizer_state"))
+    assert resident == product.kernel.parameters["resident_bytes"]
+    assert product.memory_parts["stash"] == product.kernel.stash_bytes(1)
+    html = render_html(report)
+    assert "weights and gradients " in html
+    assert '<rect class="stash"' in html
 
 
 def test_long_names_break_after_separators_only() -> None:
@@ -259,6 +292,8 @@ def test_text_can_be_read_in_light_and_dark(html: str) -> None:
         for text, paper in pairs:
             assert contrast(theme[text], theme[paper]) >= 4.5, (text, paper)
         assert contrast(theme["flow"], theme["halo"]) >= 3
+        for use in ("weights", "optimizer", "activations", "stash", "code"):
+            assert contrast(theme[use], theme["fabric"]) >= 3, use
 
 
 def test_the_same_report_gives_the_same_bytes(report: CompileReport, html: str) -> None:

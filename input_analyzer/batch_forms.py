@@ -33,7 +33,8 @@ from input_rules.torch.rules import NUMBERS
 MAP_BEFORE_BATCH = "map-before-batch"
 SINGLE_RECORDS = "loader-records-single"
 # The forms of changes that are tried; the first one that computes the same is recommended.
-FORMS = {MAP_BEFORE_BATCH: ("batch_ops", "vectorized"), SINGLE_RECORDS: ("batch",)}
+VECTORIZED = "vectorized"
+FORMS = {MAP_BEFORE_BATCH: ("batch_ops", VECTORIZED), SINGLE_RECORDS: ("batch",)}
 
 _Function = ast.FunctionDef | ast.Lambda
 _BLOCKS = ("body", "orelse", "finalbody", "handlers")
@@ -84,7 +85,7 @@ def plan_batch_form(finding: Finding, form: str, tree: ast.Module, source: str) 
 
 def _edit_functions(functions: list[ast.expr], form: str, code: _Code) -> list[Edit]:
     """Return the edits with which functions of records take batches."""
-    if form != "vectorized":
+    if form != VECTORIZED:
         return _batch_ops(functions, code)
     if not code.names_tensorflow:
         raise NotMechanicalError("the file does not import TensorFlow as tf")

@@ -14,7 +14,9 @@ from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
+from input_analyzer.batch_forms import VECTORIZED
 from input_analyzer.changed_source import changed_source
 from input_analyzer.gains import PREFETCHING, Ratio, measure_ratio
 from input_analyzer.tf.eager_graph import rebuild_in_graph
@@ -23,6 +25,7 @@ from input_analyzer.tf.rebuild import (
     as_dataset,
     copy_attributes,
     create,
+    element_specs,
     initializers,
     rebuild,
     remove_buffers,
@@ -30,8 +33,16 @@ from input_analyzer.tf.rebuild import (
 )
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import files_at_once, most_cpus_for
+from input_rules.tf.elements import BATCHING
 from input_rules.tf.inspection import equal_random_numbers
-from input_rules.tf.operations import constant_input, find_inputs, function_library, function_traits
+from input_rules.tf.operations import (
+    constant_input,
+    dataset_inputs,
+    find_inputs,
+    function_library,
+    function_traits,
+    topological_order,
+)
 from input_rules.tf.pipeline import TracedDataset, call_in_graph, trace
 
 
@@ -92,10 +103,55 @@ def choose_form(program: InputProgram, forms: Mapping[str, Mapping[str, str]]) -
     for form, files in forms.items():
         # The change may be anything but right: a shape that was not written, a function that fails.
         with suppress(Exception), changed_source(files), equal_random_numbers():
-            found = list(_first_batches(_trace(program), len(wanted)))
-            if len(found) == len(wanted) and all(map(_are_equal, wanted, found)):
+            changed = _trace(program)
+            found = list(_first_batches(changed, len(wanted)))
+            equal = len(found) == len(wanted) and all(map(_are_equal, wanted, found))
+            # `tf.vectorized_map` aligns the ranks.
+            if equal and (form == VECTORIZED or not _mixes_ranks(changed)):
                 return form
     return None
+
+
+def _mixes_ranks(traced: TracedDataset) -> bool:
+    """Return True if a function of batches combines two values of a batch that have different ranks.
+
+    The records of one would meet the columns of the other. That fails, except if there are as many columns as
+    records; and it is the same for data such as weights that all are 1.
+    """
+    last = tf.data.experimental.to_variant(traced.dataset).op
+    functions = function_library(last)
+    batched: set[str] = set()
+    for node in topological_order(last):
+        before = [other for other in dataset_inputs(node) if other.name in batched]
+        if before or node.type.startswith(BATCHING):
+            batched.add(node.name)
+        if before and "MapDataset" in node.type:
+            count = len(element_specs(before[0]))
+            graph = function_def_to_graph(
+                functions[node.get_attr("f").name],
+                input_shapes=[spec.shape for spec in element_specs(before[0])]
+                + [tensor.shape for tensor in find_inputs(node)["other_arguments"]],
+            )
+            of_batch = {tensor.ref() for tensor in graph.inputs[:count]}
+            for operation in graph.get_operations():
+                values = [tensor for tensor in operation.inputs if tensor.ref() in of_batch]
+                if values:
+                    of_batch |= {tensor.ref() for tensor in operation.outputs}
+                ranks = {tensor.shape.rank for tensor in values}
+                if operation.type in _BROADCASTING and len(ranks) > 1:
+                    return True
+    return False
+
+
+# Operations that align the dimensions of their operands from the last one on.
+_BROADCASTING = frozenset(
+    {
+        *("Add", "AddV2", "Sub", "Mul", "MulNoNan", "Div", "RealDiv", "DivNoNan", "FloorDiv", "FloorMod"),
+        *("Mod", "TruncateDiv", "TruncateMod", "Maximum", "Minimum", "Pow", "SquaredDifference", "Atan2"),
+        *("Xdivy", "Xlogy", "LogicalAnd", "LogicalOr", "Equal", "NotEqual", "Less", "LessEqual", "Greater"),
+        *("GreaterEqual", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "SelectV2"),
+    }
+)
 
 
 _FEW_BATCHES, _FEW_S = 8, 2.0

@@ -216,6 +216,20 @@ CASES = {
             "record: functools.partial(parse, scale=2.0)(*record), batch, fallback_to_while_loop=False))",
         ],
     ),
+    "as many columns as records": (
+        """
+        def make():
+            rows = np.arange(80, dtype=np.float32).reshape(20, 4)
+            dataset = tf.data.Dataset.from_tensor_slices((rows, np.ones(20, np.float32)))
+            # Weights of 1 would hide that each record is multiplied by the weights of all of them.
+            return dataset.map(lambda x, weight: x * weight).batch(4, drop_remainder=True)
+        """,
+        [
+            "-return dataset.map(lambda x, weight: x * weight).batch(4, drop_remainder=True)",
+            "+return dataset.batch(4, drop_remainder=True).map(lambda *batch: tf.vectorized_map("
+            "lambda record: (lambda x, weight: x * weight)(*record), batch, fallback_to_while_loop=False))",
+        ],
+    ),
     "two components": (
         """
         def make():

@@ -34,6 +34,7 @@ class Arrays(Dataset):
         self.y = torch.arange(64)
         self.names = [str(number) for number in range(64)]
         self.mean = 127.5
+        self.weights = np.ones(64)
         self.columns = {"ids": np.arange(256).reshape(64, 4)}
 
     def __len__(self):
@@ -187,6 +188,20 @@ def test_batches_that_would_differ_are_not_proposed(load: Callable[[str], Module
     """The mean image is subtracted from each record; a batch of records would need another shape."""
     text = GETITEM.replace("self.mean)", "self.y[index])")
     module = load(text + LOADER)
+    assert findings_of(module), "its code allows it"
+    assert propose(module) is None
+
+
+def test_as_many_columns_as_records_hide_nothing(load: Callable[[str], ModuleType]) -> None:
+    """Each row is multiplied by a weight; with batches of 4, all weights would meet all rows."""
+    text = """
+    class Data(Arrays):
+        def __getitem__(self, index):
+            return self.columns["ids"][index] * self.weights[index]
+
+    """
+    loader = LOADER.replace("batch_size=8", "batch_size=4")
+    module = load(dedent(text) + loader)
     assert findings_of(module), "its code allows it"
     assert propose(module) is None
 

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -87,6 +87,8 @@ _WRITE_EVERY_S = 1.0
 
 _current: TrainingProgress | None = None
 _newest: tuple[int, str] | None = None
+# The training run that has ended last.
+_ended: TrainingProgress | None = None
 _line: TerminalLine | None = None
 _written_at_s = float("-inf")
 
@@ -103,7 +105,12 @@ def begin_training(model_dir: Path, first_step: int, last_step: int | None, *, r
     global _line
     if _line is None and log.isEnabledFor(logging.INFO):
         _line = open_terminal_line()
-    known = _newest if _newest is not None and _newest[0] == first_step else None
+    known: tuple[int | None, str] | None = None
+    if _newest is not None and _newest[0] == first_step:
+        known = _newest
+    elif _ended is not None and _ended.step == first_step:
+        # The run continues where the one before has ended, such as the next epoch of a program's loop.
+        known = _ended.checkpoint_step, _ended.checkpoint
     step, path = known or (first_step or None, "")
     _record(
         TrainingProgress(
@@ -154,12 +161,14 @@ def report_step(
 
 def report_checkpoint(step: int, path: str | os.PathLike[str]) -> None:
     """Record that a checkpoint has been written."""
-    global _newest
+    global _newest, _ended
     _newest = step, os.fspath(path)
     if _current is not None:
         _record(
             replace(_current, step=max(step, _current.step), checkpoint_step=step, checkpoint=os.fspath(path))
         )
+    elif _ended is not None:
+        _ended = replace(_ended, checkpoint_step=step, checkpoint=os.fspath(path))
 
 
 def record_step(step: int, recent: Callable[[], Mapping[str, Any]] = dict) -> None:
@@ -206,6 +215,7 @@ def log_end(samples: int, seconds: float, loss: float | None, *, left: bool = Fa
         loss: Loss of its last step; None if it has run none.
         left: The program has left the run before its last step.
     """
+    _close_line()
     log.info(
         "Training %s with %d samples in %.3f seconds, %.2f samples/second.",
         "left by the program" if left else "finished",
@@ -217,13 +227,33 @@ def log_end(samples: int, seconds: float, loss: float | None, *, left: bool = Fa
         log.info("Loss for final step: %.6g.", loss)
 
 
-def end_training(step: int) -> None:
-    """Record that the training run has completed at this global step."""
-    global _current
+def end_training(step: int, input_wait: float | None = None, reports: Sequence[Path] = ()) -> None:
+    """Record that the training run has completed, and log which steps it has run and where to read more.
+
+    Args:
+        step: Global step.
+        input_wait: Fraction of the time of its steps in which the device had no batch.
+        reports: Files that were written about it.
+    """
+    global _current, _ended
     _close_line()
     if _current is not None:
-        _record(replace(_current, step=step, ended=True))
+        _ended = replace(_current, step=step, ended=True)
+        _record(_ended)
+        if step > _ended.first_step:
+            log.info("%s", _ended.end_text(input_wait, reports))
     _current = None
+
+
+def log_unsaved_steps(advice: str) -> None:
+    """At the end of a program that writes its own checkpoints, log if its last steps are in none.
+
+    Args:
+        advice: What the program can do.
+    """
+    text = _ended.unsaved_text() if _current is None and _ended is not None else None
+    if text:
+        log.info("%s; %s", text, advice)
 
 
 def _record(progress: TrainingProgress, *, write: bool = True) -> None:
@@ -334,12 +364,18 @@ class Progress:
         self._model_dir = model_dir
         self._throughput = Throughput()
         self._recent = RecentRate()
-        self._waited_s = 0.0
+        self._waited_s = self._began_s = self._ended_s = 0.0
 
     @property
     def samples(self) -> int:
         """Samples trained on in this run."""
         return (self.step - self.first_step) * self._batch_size
+
+    @property
+    def input_wait(self) -> float | None:
+        """Fraction of the time of the steps in which the device had no batch; None before the first step."""
+        seconds = self._ended_s - self._began_s
+        return min(1.0, self._waited_s / seconds) if seconds > 0 else None
 
     def add(self, outputs: StepOutputs) -> None:
         """Add the outputs of consecutive steps.
@@ -358,8 +394,10 @@ class Progress:
                 report_step(step, loss, rate, rate * self._batch_size, input_wait)
         self._throughput.finish(outputs)
         if self.step == self.first_step:
+            self._began_s = outputs.began_s
             self._recent.add(outputs.first_step, outputs.began_s)
         self._waited_s += outputs.waited_s
+        self._ended_s = outputs.ended_s
         self._recent.add(outputs.first_step + outputs.count, outputs.ended_s, self._waited_s)
         record_step(
             outputs.first_step + good,

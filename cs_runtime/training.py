@@ -392,7 +392,10 @@ def record_success(
             order_digest_from=record.digest_from,
         ),
     )
-    end_training(result.final_step)
+    from cgc.manifest import REPORT_TEXT  # late: workers have no compiler
+
+    reports = (settings.model_dir / run_files.RUN_SUMMARY, artifact.path / REPORT_TEXT)
+    end_training(result.final_step, progress.input_wait, reports)
 
 
 def record_failure(settings: RunSettings, timeline: Timeline, error: BaseException) -> None:

@@ -7,7 +7,7 @@ launcher prints how to resume a job that has ended early.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -115,6 +115,31 @@ class TrainingProgress:
         """Return the line for `csrun status`."""
         text = self.line().removeprefix("global ")
         return f"{text}; no step since: {self.waits_for}" if self.waits_for else text
+
+    def end_text(self, input_wait: float | None, reports: Sequence[Path]) -> str:
+        """Return the summary of a run that ends here.
+
+        Args:
+            input_wait: Share of the time of all its steps in which the device had no batch; None if unknown.
+            reports: Files that were written about it.
+        """
+        parts = [f"steps {self.first_step + 1} to {self.step}"]
+        if self.checkpoint_step is not None:
+            path = f": {self.checkpoint}" if self.checkpoint else ""
+            parts.append(f"newest checkpoint of step {self.checkpoint_step}{path}")
+        if input_wait is not None:
+            parts.append(input_text(input_wait))
+        if reports:
+            parts.append(f"reports: {', '.join(map(str, reports))}")
+        return "; ".join(parts)
+
+    def unsaved_text(self) -> str | None:
+        """Return how many of the steps are in no checkpoint; None if all are in one."""
+        unsaved = self.step - (self.checkpoint_step or 0)
+        if unsaved <= 0:
+            return None
+        steps = "the last step is" if unsaved == 1 else f"the last {unsaved} steps are"
+        return f"{steps} in no checkpoint" + ("" if self.checkpoint_step else ", none was written")
 
     def resume_hint(self) -> str | None:
         """Return how to resume a run that has ended here; None if it has reached its last step."""

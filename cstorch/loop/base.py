@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from cs_runtime import exits, terminal
+from cs_runtime.progress import log_unsaved_steps
 from cs_toolkit.source_files import is_user_file
 from cstorch.errors import essence
 from cstorch.input.analysis import export_input_function
@@ -20,6 +22,11 @@ from cstorch.profiler import ProfilerRegistry
 from cstorch.program import Program, configuration
 from cstorch.tracing.state import steps_done
 
+# A checkpoint that the program writes with torch.save is not noticed.
+_SAVE_ADVICE = (
+    "call cstorch.save after the loop, or let the last step be one of checkpoint_steps and save at these; "
+    "a program that saves with torch.save can ignore this"
+)
 _SMOOTHING = 0.6  # weight of the newest rate: outputs of several steps come from the system together
 
 
@@ -113,6 +120,8 @@ def set_up_reports() -> None:
     """Configure the log, and report the error that ends the program, also to the loops that it has left."""
     terminal.configure_logging("cstorch")
     exits.report_at_exit(report_unfinished, essence)
+    atexit.unregister(log_unsaved_steps)  # this is called for each loop
+    atexit.register(log_unsaved_steps, _SAVE_ADVICE)
 
 
 # Python closes an iterator that an error leaves just as it does after `break`, before anyone sees the error.

@@ -33,6 +33,7 @@ class CpuLoop(ProgramLoop):
             model.training for model in Program.current().cpu_models
         )
         self._progress: HostProgress | None = None
+        self._loss: float | None = None  # of the last step whose loss was read
 
     @property
     def trains(self) -> bool:
@@ -65,12 +66,16 @@ class CpuLoop(ProgramLoop):
         """Log the progress of a training run when a line is due, with the loss among the returned values."""
         if self._progress is not None:
             self._progress.add(steps_done(), self._batch_size, lambda: _loss(returned))
+            last = self.completed == self.steps
+            if last or self._progress.is_line_due:
+                self._loss = _loss(returned)
             if self._progress.is_line_due:
-                self._progress.log_line(_loss(returned))
+                self._progress.log_line(self._loss)
 
     def close(self) -> None:
         """Log the end of a training run."""
-        if self.trains and self.completed:
+        if self._progress is not None:
+            self._progress.log_end(self._loss)
             end_training(steps_done())
 
     def leave(self) -> None:

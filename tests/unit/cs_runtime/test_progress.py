@@ -19,6 +19,7 @@ from cs_runtime.progress import (
     begin_training,
     end_training,
     log_how_to_resume,
+    log_unsaved_steps,
     record_step,
     report_checkpoint,
     report_wait,
@@ -33,6 +34,7 @@ STEP_S = 0.5
 def no_training_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cs_runtime.progress, "_current", None)
     monkeypatch.setattr(cs_runtime.progress, "_newest", None)
+    monkeypatch.setattr(cs_runtime.progress, "_ended", None)
 
 
 def spans(lengths: list[int], first_step: int = 0) -> list[StepOutputs]:
@@ -241,6 +243,58 @@ def test_a_recent_rate_is_that_of_the_last_seconds() -> None:
     assert rates is not None
     assert rates == pytest.approx((20.0, 0.0))
     assert len(recent._marks) < 50
+
+
+def test_the_end_has_steps_checkpoint_input_and_reports(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cs_runtime")
+    begin_training(Path("m"), 7, 32)
+    progress = Progress(7, 8, None, tmp_path)
+    for outputs in spans([10, 15], 7):
+        progress.add(replace(outputs, waited_s=0.3 * STEP_S * outputs.count))
+    report_checkpoint(32, "m/model.ckpt-32")
+    end_training(32, progress.input_wait, [Path("m/run_summary.json"), Path("m/cs_ab/compile_report.txt")])
+    assert caplog.records[-1].getMessage() == (
+        "steps 8 to 32; newest checkpoint of step 32: m/model.ckpt-32; input-bound: 30% of the time without "
+        "a batch; reports: m/run_summary.json, m/cs_ab/compile_report.txt"
+    )
+    log_unsaved_steps("save them")
+    assert caplog.records[-1].getMessage().startswith("steps 8 to 32")
+
+
+@pytest.mark.parametrize(
+    ("saved", "text"),
+    [
+        ([], "the last 25 steps are in no checkpoint, none was written; save them"),
+        ([10], "the last 15 steps are in no checkpoint; save them"),
+        ([24], "the last step is in no checkpoint; save them"),
+    ],
+)
+def test_steps_that_are_in_no_checkpoint_are_named_at_the_end(
+    saved: list[int], text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cs_runtime")
+    for first, last in ((0, 20), (20, 25)):  # two epochs of a program's own loop
+        begin_training(tmp_path, first, last, resumes=False)
+        record_step(last)
+        for step in saved:
+            if first < step <= last:
+                report_checkpoint(step, f"ckpt-{step}.mdl")
+        end_training(last)
+    log_unsaved_steps("save them")
+    assert caplog.records[-1].getMessage() == text
+    report_checkpoint(25, "last.mdl")  # after the loop
+    log_unsaved_steps("save them")
+    assert caplog.records[-1].getMessage() == text
+
+
+def test_a_loop_that_continues_the_one_before_claims_no_checkpoint(tmp_path: Path) -> None:
+    begin_training(tmp_path, 0, 20, resumes=False)
+    end_training(20)
+    begin_training(tmp_path, 20, 40, resumes=False)
+    assert cs_runtime.progress._current is not None
+    assert cs_runtime.progress._current.checkpoint_step is None
 
 
 class Events:

@@ -123,6 +123,7 @@ class StepProgram:
         checks: Conditions that must hold in every step; their outputs are not part of the user's program.
         model: The user's name of the model, for reports.
         every: Interval, in global steps, of outputs that are not returned in every step, by name.
+        metrics: Names of scalar outputs that progress lines show next to the loss.
     """
 
     module: ModuleOp
@@ -132,6 +133,7 @@ class StepProgram:
     checks: tuple[StepCheck, ...] = ()
     model: str = ""
     every: Mapping[str, int] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
 
     @property
     def output_names(self) -> list[str]:

@@ -134,6 +134,7 @@ def report_step(
     steps_per_s: float,
     samples_per_s: float | None = None,
     input_wait: float | None = None,
+    metrics: Mapping[str, float] | None = None,
 ) -> None:
     """Log a progress line, and record it.
 
@@ -143,6 +144,7 @@ def report_step(
         steps_per_s: Steps per second since the last line.
         samples_per_s: Samples per second since the last line.
         input_wait: Fraction of that time in which the device had no batch.
+        metrics: Other values of that step, by name.
     """
     name_step(step)
     before = _current or TrainingProgress(step, step, None, "")
@@ -154,6 +156,7 @@ def report_step(
         samples_per_s=samples_per_s,
         input_wait=input_wait,
         waits_for="",
+        metrics=metrics or {},
     )
     log.info("%s", noted.line())
     _record(noted)
@@ -354,8 +357,14 @@ class Progress:
     """
 
     def __init__(
-        self, first_step: int, batch_size: int, log_every_steps: int | None, model_dir: Path
+        self,
+        first_step: int,
+        batch_size: int,
+        log_every_steps: int | None,
+        model_dir: Path,
+        metrics: Sequence[str] = (),
     ) -> None:
+        self._metrics = metrics
         self.first_step = first_step
         self.step = first_step
         self.loss: float | None = None
@@ -391,7 +400,8 @@ class Progress:
             if is_line_due(step, self.first_step, self._log_every):
                 rate, input_wait = self._throughput.mark(step, outputs)
                 loss = float(losses[step - outputs.first_step - 1])
-                report_step(step, loss, rate, rate * self._batch_size, input_wait)
+                values = self._metric_values(outputs, step)
+                report_step(step, loss, rate, rate * self._batch_size, input_wait, values)
         self._throughput.finish(outputs)
         if self.step == self.first_step:
             self._began_s = outputs.began_s
@@ -401,22 +411,28 @@ class Progress:
         self._recent.add(outputs.first_step + outputs.count, outputs.ended_s, self._waited_s)
         record_step(
             outputs.first_step + good,
-            lambda: {"loss": float(losses[good - 1]), **self._recent_rates()} if good else {},
+            lambda: self._recent_fields(outputs, good) if good else {},
         )
         if bad.size:
             raise NonFiniteLossError(outputs.first_step + good + 1, float(losses[good]), self._model_dir)
         self.step = outputs.first_step + len(losses)
         self.loss = float(losses[-1])
 
-    def _recent_rates(self) -> dict[str, float]:
-        rates = self._recent.rates()
-        if rates is None:
-            return {}
-        return {
-            "steps_per_s": rates[0],
-            "samples_per_s": rates[0] * self._batch_size,
-            "input_wait": rates[1],
+    def _metric_values(self, outputs: StepOutputs, step: int) -> dict[str, float]:
+        row = step - outputs.first_step - 1
+        return {name.removeprefix("output_"): float(outputs.outputs[name][row]) for name in self._metrics}
+
+    def _recent_fields(self, outputs: StepOutputs, count: int) -> dict[str, Any]:
+        """Return the fields of `TrainingProgress` after `count` of the steps."""
+        fields: dict[str, Any] = {
+            "loss": float(outputs.outputs[LOSS].reshape(-1)[count - 1]),
+            "metrics": self._metric_values(outputs, outputs.first_step + count),
         }
+        rates = self._recent.rates()
+        if rates is not None:
+            rate, fields["input_wait"] = rates
+            fields |= {"steps_per_s": rate, "samples_per_s": rate * self._batch_size}
+        return fields
 
 
 def is_line_due(step: int, first_step: int, log_every_steps: int | None) -> bool:

@@ -55,6 +55,7 @@ class Session:
 
     Attributes:
         input_record: The input after the steps whose outputs have arrived.
+        metrics: Names of the outputs that progress lines show next to the loss.
     """
 
     reservation: Reservation
@@ -65,6 +66,7 @@ class Session:
     checks: tuple[StepCheck, ...]
     every: Mapping[str, int]
     input_record: InputRecord
+    metrics: tuple[str, ...] = ()
 
     def check_outputs(self, span: StepOutputs) -> StepOutputs:
         """Check consecutive steps, and return the outputs of the user's program.
@@ -189,4 +191,7 @@ def _load(
         record = InputRecord(0, task.num_workers, task.num_workers, "program", 0)
     place = record.place(schedule_from(settings, record) if record.cursors else b"")
     reservation.open_input(task.num_workers, identity, first_step, place)
-    return Session(reservation, compiled, target, first_step, state, program.checks, program.every, record)
+    return Session(
+        *(reservation, compiled, target, first_step, state, program.checks, program.every, record),
+        metrics=program.metrics,
+    )

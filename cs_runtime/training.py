@@ -256,7 +256,11 @@ def training_run(
     """
     with open_session(front_end, settings, task, run, timeline) as session:
         progress = Progress(
-            session.first_step, settings.batch_size, settings.log_every_steps, settings.model_dir
+            session.first_step,
+            settings.batch_size,
+            settings.log_every_steps,
+            settings.model_dir,
+            session.metrics,
         )
         if session.first_step == 0:
             front_end.save(0, session.initial_state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class TrainingProgress:
         resumes: the same command resumes from that checkpoint, without naming it.
         waits_for: why no step has ended for a while; "" while steps end.
         ended: the run has reached its end.
+        metrics: other values of the step by name, such as those that a Keras model is compiled with.
     """
 
     step: int
@@ -52,6 +53,7 @@ class TrainingProgress:
     resumes: bool = True
     waits_for: str = ""
     ended: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def seconds_left(self) -> float | None:
@@ -76,7 +78,8 @@ class TrainingProgress:
         """Return the line for the log."""
         rates = [f"{self.steps_per_s:.2f} steps/sec"] if self.steps_per_s is not None else []
         rates += [f"{self.samples_per_s:.0f} samples/sec"] if self.samples_per_s is not None else []
-        loss = "" if self.loss is None else f" loss = {self.loss:.6g}"
+        values = {} if self.loss is None else {"loss": self.loss, **self.metrics}
+        loss = " " + ", ".join(f"{name} = {value:.6g}" for name, value in values.items()) if values else ""
         rate = f" ({', '.join(rates)})" if rates else ""
         notes = []
         if self.last_step is not None:
@@ -95,9 +98,11 @@ class TrainingProgress:
             return f"{step}  no step since: {self.waits_for}"
         left, wait = self.seconds_left, self.input_wait
         # In the order of the line, each with its rank of importance.
-        parts = [(0, step)]
+        parts = [(0.0, step)]
         if self.loss is not None:
             parts.append((1, f"loss {self.loss:.4g}"))
+            values = enumerate(self.metrics.items())
+            parts += [(4 + n / 100, f"{name} {value:.4g}") for n, (name, value) in values]
         if self.samples_per_s is not None:
             parts.append((3, f"{format_rate(self.samples_per_s)} samples/s"))
         if left is not None:
@@ -106,7 +111,7 @@ class TrainingProgress:
             parts.append((5, f"checkpoint {self.checkpoint_step}"))
         if wait is not None:
             bound = is_input_bound(wait)
-            parts.append((4, f"input-bound {format_share(wait)}") if bound else (6, "input keeps up"))
+            parts.append((3.5, f"input-bound {format_share(wait)}") if bound else (6, "input keeps up"))
         while len(parts) > 1 and len("  ".join(text for _, text in parts)) >= columns:
             parts.remove(max(parts))
         return "  ".join(text for _, text in parts)
@@ -232,7 +237,7 @@ def read_progress(log_dir: Path) -> TrainingProgress | None:
         return None
     if not isinstance(content, Mapping):
         return None
-    known = {field.name for field in fields(TrainingProgress)}
+    known = {known.name for known in fields(TrainingProgress)}
     with suppress(TypeError):
         return TrainingProgress(**{name: value for name, value in content.items() if name in known})
     return None

@@ -158,7 +158,8 @@ class KerasFrontEnd(ProgramInput):
             raise ModelFnError(
                 f"train_step of the Keras model returns {logs}, expected the loss among them, as 'loss'"
             )
-        return program
+        scalars = [spec.name for spec in program.interface.outputs if not spec.shape and spec.name != LOSS]
+        return replace(program, metrics=tuple(n for n in scalars if n in program.output_names))
 
     @cached_property
     def _imported(self) -> ImportedKerasStep:

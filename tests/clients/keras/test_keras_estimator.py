@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +31,27 @@ def input_fn() -> tf.data.Dataset:
 
 def estimator(model: Any, model_dir: Path, system: RunningSystem | None) -> KerasEstimator:
     address = None if system is None else system.address
-    config = CSRunConfig(cs_ip=address, save_summary_steps=1, save_checkpoints_steps=6)
+    config = CSRunConfig(
+        cs_ip=address, save_summary_steps=1, save_checkpoints_steps=6, log_step_count_steps=3
+    )
     return KerasEstimator(model, model_dir, config=config)
 
 
-def test_train_leaves_the_model_as_fit_would(system: RunningSystem, tmp_path: Path) -> None:
+def test_train_leaves_the_model_as_fit_would(
+    system: RunningSystem, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cs_runtime")
     fitted, trained = normalized_mlp(), normalized_mlp()
-    history = fitted.fit(input_fn(), steps_per_epoch=STEPS, verbose=0).history
+    shown: list[dict[str, float]] = []
+    show = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: shown.append(dict(logs)))
+    history = fitted.fit(input_fn(), steps_per_epoch=STEPS, verbose=0, callbacks=[show]).history
     first = estimator(trained, tmp_path, system)
     first.train(input_fn, steps=6)
+    lines = [line for line in caplog.messages if line.startswith("global step ")]
+    values = [{name: float(value) for name, value in re.findall(r"(\w+) = ([^ ,]+)", line)} for line in lines]
+    assert set(values[0]) == {"loss", "accuracy"}
+    assert values == [pytest.approx(shown[step - 1], rel=1e-4) for step in (1, 3, 6)]
+    assert caplog.messages[-1].startswith(f"steps 1 to 6; newest checkpoint of step 6: {tmp_path}")
     continued = normalized_mlp()
     second = estimator(continued, tmp_path, system)
     second.train(input_fn, max_steps=STEPS)

@@ -45,6 +45,13 @@ def test_an_input_that_keeps_up_is_the_least_important() -> None:
     assert running.live_text(80) == WHOLE
 
 
+def test_metrics_follow_the_loss() -> None:
+    progress = replace(BOUND, metrics={"accuracy": 0.9375, "auc": 0.5})
+    assert progress.line().startswith("global step 1200: loss = 0.213456, accuracy = 0.9375, auc = 0.5 (")
+    assert "  loss 0.2135  accuracy 0.9375  auc 0.5  12,700 samples/s  " in progress.live_text(120)
+    assert "auc" not in progress.live_text(80)
+
+
 def test_a_run_that_waits_shows_why() -> None:
     text = replace(BOUND, waits_for="worker 2 has sent no batch for 9 s").live_text(80)
     assert text == "step 1200/10000  no step since: worker 2 has sent no batch for 9 s"

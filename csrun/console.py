@@ -11,6 +11,10 @@ from contextlib import suppress
 
 from cs_toolkit.live_line import LiveLine, terminal_columns
 
+# Time since the start of a command after which it says what it does. The interpreter takes up to a second
+# before, and a user gets a first line within two.
+SIGN_OF_LIFE_S = 1.0
+_STARTED_S = time.monotonic()
 BACKLOG_LIMIT_BYTES = 4 * 1024 * 1024
 STDOUT = 1
 STDERR = 2
@@ -19,6 +23,48 @@ STDERR = 2
 def say(program: str, text: str) -> None:
     """Write one line of a launcher to stderr, unbuffered."""
     write_text(STDERR, f"{program}: {text}\n")
+
+
+class SignOfLife:
+    """Says what a command is doing once a second has passed. Use it in a `with` statement.
+
+    A command that is quick says nothing; after the first line each further activity is said when it begins.
+
+    Args:
+        program: in front of the lines.
+        after_s: time until the first line; None for `SIGN_OF_LIFE_S` after the start of this process.
+    """
+
+    def __init__(self, program: str, after_s: float | None = None) -> None:
+        if after_s is None:
+            after_s = max(0.0, _STARTED_S + SIGN_OF_LIFE_S - time.monotonic())
+        self._program = program
+        self._activity = ""
+        self._is_slow = False
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(after_s, self._become_slow)
+        self._timer.daemon = True
+
+    def __enter__(self) -> SignOfLife:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+        self._timer.join()  # a launcher forks later
+
+    def doing(self, activity: str) -> None:
+        """Set the activity that begins, such as "asking the CS system at 192.0.2.7"."""
+        with self._lock:
+            self._activity = activity
+            if self._is_slow:
+                say(self._program, activity)
+
+    def _become_slow(self) -> None:
+        with self._lock:
+            self._is_slow = True
+            if self._activity:
+                say(self._program, self._activity)
 
 
 def write_text(descriptor: int, text: str) -> None:

@@ -7,7 +7,7 @@ import reprlib
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +37,7 @@ def check_system(
     certain: bool,
     variable: str = "",
     certs: str = "",
+    doing: Callable[[str], None] = lambda activity: None,
 ) -> str | None:
     """Check that the CS system of a command answers and is free.
 
@@ -48,6 +49,7 @@ def check_system(
         certain: the job starts now on this machine, and therefore finds the same status.
         variable: the user's CS_IP, which names the system of a command that names none.
         certs: the site's directory of the user's certificate; "" for none.
+        doing: called with what is done next, for a user who waits.
 
     Returns:
         A notice for the user; None for none.
@@ -60,6 +62,7 @@ def check_system(
     address = named or ("" if in_command is not None else site_address)
     if not address:
         return None
+    doing(f"asking the CS system at {address} whether it is free")
     try:
         statuses = ask_systems(address, toolkit, certs)
     except SystemQueryError as error:

@@ -27,7 +27,7 @@ from csrun.commands.flags import (
     working_directory,
 )
 from csrun.commands.scheduler_flags import Where, scheduler_flags
-from csrun.console import STDERR, STDOUT, say, write_text
+from csrun.console import STDERR, STDOUT, SignOfLife, say, write_text
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramPlan, ProgramRequest
 from csrun.schedulers.registry import LOCAL, scheduler
@@ -120,7 +120,10 @@ def build_command(site: Site) -> click.Command:
         if foreign is not None:
             say(PROGRAM, foreign)
         request = ProgramRequest(PROGRAM, executed, change.apply(environment), avoid_system=exclude_gres)
-        plan = runner.plan_program(request, where.asked(site, environment, dry_run=dry_run))
+        with SignOfLife(PROGRAM) as sign:
+            if runner.has_nodes:
+                sign.doing(f"asking {runner.title} for its nodes")
+            plan = runner.plan_program(request, where.asked(site, environment, dry_run=dry_run))
         if dry_run:
             write_text(STDOUT, describe(plan, change, cwd))
             return 0
@@ -128,7 +131,16 @@ def build_command(site: Site) -> click.Command:
 
         # On a node the program may find another status of the system than this process does.
         if cs_ip_argument(arguments) and not runner.has_nodes:
-            check_system(arguments, "", this_toolkit(), wait=False, certain=True, certs=site.certs)
+            with SignOfLife(PROGRAM) as sign:
+                check_system(
+                    arguments,
+                    "",
+                    this_toolkit(),
+                    wait=False,
+                    certain=True,
+                    certs=site.certs,
+                    doing=sign.doing,
+                )
         if logging:
             write_text(STDERR, f"Running: {join(arguments)}\n")
         return runner.run_program(plan)

@@ -29,7 +29,7 @@ from csrun.commands.flags import (
     working_directory,
 )
 from csrun.commands.scheduler_flags import Queueing, Where, scheduler_flags
-from csrun.console import STDOUT, say, write_text
+from csrun.console import STDOUT, SignOfLife, say, write_text
 from csrun.errors import LogDirError
 from csrun.jobs.layout import JobLayout, Recommendation, read_recommendation, resolve_layout
 from csrun.jobs.record import known_job, new_job_id, prepare_log_dir
@@ -122,7 +122,10 @@ def build_command(site: Site) -> click.Command:
         foreign = where.foreign(scheduler)
         _say([foreign] if foreign is not None else [])
         asked = where.asked(site, environment, total_nodes=requested.total_nodes, dry_run=dry_run)
-        survey = scheduler.survey(asked)
+        with SignOfLife(PROGRAM) as sign:
+            if scheduler.has_nodes:
+                sign.doing(f"asking {scheduler.title} for its nodes")
+            survey = scheduler.survey(asked)
         _say(survey.notices)
         layout = requested.resolve(survey.defaults, survey.node_cpus)
         arguments = require_command(command, context)
@@ -341,7 +344,8 @@ def _launch(
         text = scheduler.script(request, context, survey) if queue.submit else scheduler.describe(plan)
         write_text(STDOUT, text)
         return 0
-    _check_system(scheduler, request, context, submit=queue.submit)
+    with SignOfLife(PROGRAM) as sign:
+        _check_system(scheduler, request, context, sign, submit=queue.submit)
     if not queue.submit:
         launch = () if queue.job_id else (PROGRAM, *sys.argv[1:])
         return scheduler.run(replace(plan, launch=launch), context.environment)
@@ -350,7 +354,12 @@ def _launch(
 
 
 def _check_system(
-    scheduler: Scheduler[Any, Any], request: LaunchRequest, context: LaunchContext, *, submit: bool
+    scheduler: Scheduler[Any, Any],
+    request: LaunchRequest,
+    context: LaunchContext,
+    sign: SignOfLife,
+    *,
+    submit: bool,
 ) -> None:
     from csrun.system_status import check_system  # only here: --help starts no process
 
@@ -364,6 +373,7 @@ def _check_system(
         certain=not submit and (not scheduler.has_nodes or (here is not None and here.on_node)),
         variable=context.environment.get(SYSTEM_VARIABLE, ""),
         certs=context.site.certs,
+        doing=sign.doing,
     )
     _say([notice] if notice else [])
 
@@ -407,7 +417,9 @@ def submit(
             f"cannot write {path}: {error.strerror}; expected a writable log directory: give another one "
             f"with --log-dir"
         ) from error
-    job = replace(known_job(plan), scheduler_job_id=scheduler.submit(path, environment))
+    with SignOfLife(PROGRAM) as sign:
+        sign.doing(f"submitting the job to {scheduler.title}")
+        job = replace(known_job(plan), scheduler_job_id=scheduler.submit(path, environment))
     register(job, environment)
     # The line that sbatch prints: scripts that parse it work with csrun_wse, too.
     write_text(STDOUT, f"Submitted batch job {job.scheduler_job_id}\n")

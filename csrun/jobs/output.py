@@ -39,7 +39,11 @@ _NOISE = re.compile(
     rb"|[IW]0000 00:00:\d+\.\d+ +\d+ [\w/.-]+:\d+\] "
     rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] (?:tensorflow|external)/"
     rb"|To enable the following instructions: .*, rebuild TensorFlow with the appropriate compiler flags\."
+    # The layout of the job, once for each task.
+    rb"|\d\d:\d\d:\d\d INFO: TF_CONFIG environment variable: "
 )
+# What a worker runs and where, which the chief's line says for the job.
+_START = re.compile(rb"\d\d:\d\d:\d\d INFO: (?:Running )?(?:run|train|eval|predict)\w* on ")
 # Everything that moves the cursor or changes the terminal, except tabs and colors (SGR sequences).
 _UNSAFE = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
@@ -60,7 +64,10 @@ class JobReport:
         self._record = record
         self._record_broken = False
         colored = wants_color(STDOUT) if color is None else color
-        self._outputs = [TaskOutput(task_prefix(task.label, task.rank, colored)) for task in plan.tasks]
+        self._outputs = [
+            TaskOutput(task_prefix(task.label, task.rank, colored), leads=task.rank == 0)
+            for task in plan.tasks
+        ]
         self._console = Console()
         # None where the progress is shown by the lines of the chief's log only.
         self._progress = ProgressFile(plan.log_dir) if has_live_line() else None
@@ -331,10 +338,15 @@ class TaskOutput:
     """The output of one task on its way to the terminal.
 
     The methods return the text to print now: whole lines with the prefix of the task, possibly none.
+
+    Args:
+        prefix: of every line.
+        leads: the start of this task is shown; that of the others is only in their logs.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, leads: bool = True) -> None:
         self._prefix = prefix
+        self._leads = leads
         self._splitter = LineSplitter()
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._state = b""
@@ -383,7 +395,7 @@ class TaskOutput:
     def _take(self, pieces: Iterator[tuple[bytes, bool]], now_s: float) -> str:
         lines = []
         for text, is_line in pieces:
-            if is_line and _NOISE.match(text):
+            if is_line and (_NOISE.match(text) or (not self._leads and _START.match(text))):
                 self._state = self._shown = b""  # only in the task's log
             elif is_line:
                 self._state = self._shown = b""

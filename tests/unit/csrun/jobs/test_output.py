@@ -55,6 +55,15 @@ def test_startup_messages_of_tensorflow_go_to_the_log_but_errors_are_shown(
     assert output.tail == (error + own).splitlines()
 
 
+def test_the_layout_and_the_start_of_workers_are_only_in_the_logs() -> None:
+    start = "04:09:57 INFO: training on the CS system at 127.0.0.1:9000 (--cs_ip)"
+    layout = '04:09:57 INFO: TF_CONFIG environment variable: {"cluster": {"chief": ["127.0.0.1:23111"]}}'
+    lines = f"{layout}\n{start}\ntraining on time\n".encode()
+    chief, worker = TaskOutput("chief | "), TaskOutput("worker 0 | ", leads=False)
+    assert chief.feed(lines, 0.0) == f"chief | {start}\nchief | training on time\n"
+    assert worker.feed(lines, 0.0) == "worker 0 | training on time\n"
+
+
 def test_windows_line_ends_are_line_ends(output: TaskOutput) -> None:
     assert output.feed(b"a\r", 0.0) == ""
     assert output.feed(b"\nb\r\n", 0.0) == "chief | a\nchief | b\n"

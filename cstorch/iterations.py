@@ -74,7 +74,7 @@ class Schedule:
     """Iterations of a loop, counted from 0, at which an event is due.
 
     Args:
-        intervals: `Range`s that do not overlap, or dicts of their arguments.
+        intervals: `Range` objects that do not overlap, or dicts of their arguments.
 
     Raises:
         InputError: Another type is given, or ranges overlap.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
 import cs_toolkit
+from cs_toolkit.errors import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -16,15 +18,31 @@ DOCS = ROOT / "docs"
 project = "cs-toolkit"
 author = "the cs-toolkit contributors"
 version = release = cs_toolkit.__version__
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["**/*.jsonl"]
 nitpicky = True
 
 myst_heading_anchors = 4  # the fragments of links, as forges make them
 highlight_language = "bash"  # indented blocks are commands
 
+default_role = "literal"  # `name` in a docstring
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False  # those of the frameworks
+autodoc_default_options = {
+    "members": True,
+    "imported-members": True,
+    "exclude-members": "Range",  # an attribute of Schedule, too
+}
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+# Types of private modules, of the frameworks and of NumPy have no pages.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
 html_theme = "furo"
 html_title = f"cs-toolkit {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 
@@ -41,6 +59,17 @@ _LINK = re.compile(r"\[([^][]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 def setup(app: Sphinx) -> None:
     """Register the handlers of this file."""
     app.connect("source-read", read_page)
+    app.connect("autodoc-skip-member", skip_member)
+
+
+def skip_member(_app: Sphinx, kind: str, _name: str, member: Any, _skip: bool, _options: Any) -> bool | None:
+    """Leave out what a module imports from packages that are not ours, and fields without a description."""
+    if (getattr(member, "__doc__", None) or "").startswith("Alias for field number"):
+        return True
+    home = getattr(member, "__module__", None)
+    if kind == "module" and isinstance(home, str) and home.partition(".")[0] not in PACKAGES:
+        return True
+    return None  # as autodoc decides
 
 
 def read_page(_app: Sphinx, page: str, source: list[str]) -> None:

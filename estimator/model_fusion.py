@@ -56,7 +56,7 @@ class MultiModelFusion:
     graph collections and a global step (`<name>/global_step`), and trains to the same weights as it would by
     itself. The estimator's loss is the sum of their losses, which are logged as `<name>/loss`. Metrics are
     named `<name>/<metric>`, and predictions `<name>/<prediction>`, or `<name>` if a model predicts a single
-    tensor. The input ends with the shortest one.
+    tensor. The input ends with the shortest one::
 
         fusion = MultiModelFusion([ModelInfo(model_fn, input_fn, params, name="left"), ...])
         config = CSRunConfig(cs_ip, stack_params=fusion.stack_params)

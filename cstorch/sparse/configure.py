@@ -85,7 +85,7 @@ class Group(SparsityAlgorithm):
         """Add an algorithm.
 
         Args:
-            filter: a glob pattern of paths such as "*dense_layer.weight", several, or a function of path
+            filter: a glob pattern of paths such as `*dense_layer.weight`, several, or a function of path
                 and weight.
             algorithm: sparsifies the weights that the filter chooses.
 

@@ -1,6 +1,6 @@
 # Every target sets up what it needs: `make demo` and `make test` work on a fresh checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test docs guides fuzz soak bench zoo demo proto clean
+.PHONY: help setup lint test docs guides fuzz soak bench zoo demo release proto clean
 
 VENV_PYTHON := .venv/bin/python
 
@@ -51,6 +51,9 @@ zoo: .venv/.complete ## train the architectures of model libraries; writes their
 
 demo: .venv/.complete ## compile and train FC-MNIST on a simulated CS system
 	@$(VENV_PYTHON) scripts/demo.py
+
+release: .venv/.complete ## the wheel and the sdist of this version in dist/, checked; ARGS=--snapshot for another state
+	$(VENV_PYTHON) scripts/release.py $(ARGS)
 
 proto: .venv/.complete ## generate the gRPC code of the control plane
 	$(VENV_PYTHON) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. cs_system/proto/cs_system.proto

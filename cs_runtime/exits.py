@@ -22,6 +22,7 @@ from typing import Any
 
 from cs_runtime.errors import ModelDirError
 from cs_runtime.files import write_json
+from cs_toolkit import __version__
 from cs_toolkit.errors import EXIT_FAILURE, ProgramFault, WriteError, exit_code_of
 from cs_toolkit.garbage import leave_at_exit
 from cs_toolkit.source_files import innermost_user_line
@@ -214,6 +215,7 @@ def error_report(error: Exception) -> dict[str, Any]:
         "kind": type(error).__name__,
         "message": str(error),
         "exit_code": exit_code_of(error),
+        "toolkit_version": __version__,
         "faults": [asdict(fault) for fault in faults],
     }
     shortage = getattr(error, "shortage", None)

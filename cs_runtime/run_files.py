@@ -109,6 +109,7 @@ def performance_json(
         "programming_time": programming_time_s,
         "order_digest": order_digest,
         "order_digest_from": None if order_digest is None else order_digest_from,
+        "toolkit_version": __version__,
     }
 
 
@@ -127,6 +128,7 @@ def fabric_json(
         "processing_elements": fabric.processing_elements,
         "active_pes": None if estimates is None else estimates.active_pes,
         "system": None if system is None else dict(system),
+        "toolkit_version": __version__,
     }
 
 

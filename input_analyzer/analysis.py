@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cs_toolkit import __version__
 from csrun.jobs.layout import RECOMMENDATION_VERSION
 from input_rules.findings import Finding, Gain
 from input_rules.pipeline import Framework
@@ -226,6 +227,7 @@ class Analysis:
         """Return the JSON value of `--json FILE`, with every number in full precision."""
         return {
             "format_version": RECOMMENDATION_VERSION,
+            "toolkit_version": __version__,
             "recommendation": _inline_layout(asdict(self.recommendation)),
             "target_samples_per_s": None if self.target is None else self.target.samples_per_s,
             "target_origin": None if self.target is None else self.target.origin,

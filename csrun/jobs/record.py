@@ -14,6 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
 
+from cs_toolkit import __version__
 from cs_toolkit.files import read_json, replace_file
 from csrun.errors import LogDirError
 from csrun.jobs.progress import FILE_NAME as PROGRESS_NAME
@@ -98,6 +99,7 @@ class JobRecord:
         return {
             "job_id": self.plan.job_id,
             "launcher": self.plan.launcher,
+            "toolkit_version": __version__,
             "launcher_pid": os.getpid(),
             "launcher_start_ticks": start_ticks(os.getpid()),
             "host": socket.gethostname(),

@@ -121,7 +121,8 @@ class ProtocolMismatchError(CsSystemError):
         """Make the error, from the protocol and toolkit versions of both sides."""
         return cls(
             f"the client speaks control protocol {client} (toolkit {client_toolkit}), the CS system speaks "
-            f"{server} (toolkit {server_toolkit}); install the same version of the toolkit on both sides"
+            f"{server} (toolkit {server_toolkit}); install the same version of the toolkit on both sides, or "
+            "neighboring minor versions from 0.3 on"
         )
 
 

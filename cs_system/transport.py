@@ -21,10 +21,15 @@ from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.network.liveness import SilenceTimer
 
-# Incremented by every change of the control plane that the other side cannot ignore.
+# The newest protocol that is spoken here: incremented by every change of the control plane that the other
+# side cannot ignore. Both sides use the newest one that both speak.
 PROTOCOL_VERSION = 8
+# The oldest one. The newest protocol of a minor version is still spoken by the next one
+# (docs/reference/stability.md).
+OLDEST_PROTOCOL = 8
 
 PROTOCOL_KEY = "cs-protocol"
+OLDEST_PROTOCOL_KEY = "cs-protocol-oldest"
 TOOLKIT_KEY = "cs-toolkit"
 RESERVATION_KEY = "cs-reservation"
 PROOF_KEY = "cs-proof"
@@ -123,22 +128,46 @@ def client_metadata(reservation: str = "", proof: str = "") -> Metadata:
     of_job = ((RESERVATION_KEY, reservation), (PROOF_KEY, proof))
     return (
         (PROTOCOL_KEY, str(PROTOCOL_VERSION)),
+        (OLDEST_PROTOCOL_KEY, str(OLDEST_PROTOCOL)),
         (TOOLKIT_KEY, TOOLKIT_VERSION),
         *(item for item in of_job if item[1]),
     )
 
 
+def agree_on_protocol(oldest: int, newest: int) -> int | None:
+    """Return the newest protocol that this side and a peer speak; None if there is none.
+
+    Args:
+        oldest: Oldest protocol of the peer; 0 if it announces only one, as versions before 0.3 do.
+        newest: Newest protocol of the peer.
+    """
+    agreed = min(newest, PROTOCOL_VERSION)
+    return agreed if agreed >= max(oldest or newest, OLDEST_PROTOCOL) else None
+
+
+def describe_protocols(oldest: int, newest: int) -> str:
+    """Return the protocols that a side speaks, as text; `oldest` is 0 if it announces only one."""
+    return str(newest) if oldest in (0, newest) else f"{oldest} to {newest}"
+
+
 def check_client(metadata: Mapping[str, str]) -> None:
-    """Refuse a client with another protocol version.
+    """Refuse a client with which this side has no protocol in common.
 
     Raises:
-        ProtocolMismatchError: the client's protocol is not this one.
+        ProtocolMismatchError: there is none.
     """
-    got = metadata.get(PROTOCOL_KEY, "of unknown version")
-    if got != str(PROTOCOL_VERSION):
-        raise ProtocolMismatchError.between(
-            got, metadata.get(TOOLKIT_KEY, "unknown"), PROTOCOL_VERSION, TOOLKIT_VERSION
-        )
+    client_toolkit = metadata.get(TOOLKIT_KEY, "unknown")
+    try:
+        newest = int(metadata[PROTOCOL_KEY])
+        oldest = int(metadata.get(OLDEST_PROTOCOL_KEY, "0"))
+    except (KeyError, ValueError):
+        got = "of unknown version"
+    else:
+        if agree_on_protocol(oldest, newest) is not None:
+            return
+        got = describe_protocols(oldest, newest)
+    ours = describe_protocols(OLDEST_PROTOCOL, PROTOCOL_VERSION)
+    raise ProtocolMismatchError.between(got, client_toolkit, ours, TOOLKIT_VERSION)
 
 
 def shorten(text: str, limit: int = _ERROR_CHARS) -> str:

@@ -31,10 +31,13 @@ from cs_system.proto import cs_system_pb2 as pb
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.security import client_credentials, grpc_channel_credentials
 from cs_system.transport import (
+    OLDEST_PROTOCOL,
     PROTOCOL_VERSION,
     Metadata,
+    agree_on_protocol,
     client_metadata,
     client_options,
+    describe_protocols,
     error_from_metadata,
 )
 from cs_toolkit import __version__ as TOOLKIT_VERSION
@@ -63,7 +66,7 @@ def _warn_unencrypted(address: SystemAddress) -> None:
 
 
 class Connection:
-    """An open connection to a CS system with the same protocol version.
+    """An open connection to a CS system that speaks one of our protocol versions.
 
     Args:
         address: Address of the control plane.
@@ -79,7 +82,7 @@ class Connection:
     Raises:
         SystemUnreachableError: nothing answers there.
         NotACsSystemError: something else answers.
-        ProtocolMismatchError: the system has another version.
+        ProtocolMismatchError: there is no protocol that both sides speak.
         TlsFailedError: only one side uses TLS, or a certificate is not accepted.
     """
 
@@ -123,9 +126,12 @@ class Connection:
             raise NotACsSystemError.at(
                 self.address, f"it speaks HTTP/2 and answers {error.code().name}: {error.details()}"
             ) from None
-        if info.protocol != PROTOCOL_VERSION:
+        if agree_on_protocol(info.oldest_protocol, info.protocol) is None:
             raise ProtocolMismatchError.between(
-                PROTOCOL_VERSION, TOOLKIT_VERSION, info.protocol, info.version
+                describe_protocols(OLDEST_PROTOCOL, PROTOCOL_VERSION),
+                TOOLKIT_VERSION,
+                describe_protocols(info.oldest_protocol, info.protocol),
+                info.version,
             )
         self.nonce, self.public_key = info.nonce, info.public_key
 

@@ -46,6 +46,7 @@ from cs_system.server.steps import StepValues
 from cs_system.server.system import STATUS_EVERY_S, System
 from cs_system.status import EXECUTIONS, admission_to_wire, info_to_wire, input_to_wire
 from cs_system.transport import (
+    OLDEST_PROTOCOL,
     PROOF_KEY,
     PROTOCOL_VERSION,
     RESERVATION_KEY,
@@ -183,6 +184,7 @@ class CsSystemServicer:
         info = info_to_wire(
             read_status(system), PROTOCOL_VERSION, system.options.advertise, system.receiver.address[1]
         )
+        info.oldest_protocol = OLDEST_PROTOCOL
         info.nonce, info.public_key = system.book.nonce, self._sealing_key.public
         info.clock_s, info.clock_id = time.monotonic(), clock_id()
         return info

@@ -157,7 +157,9 @@ def test_a_system_of_a_newer_protocol():
 
 def test_a_client_of_a_newer_protocol(system, monkeypatch):
     monkeypatch.setattr("cs_system.transport.PROTOCOL_VERSION", 98)
-    with pytest.raises(ProtocolMismatchError, match=r"the client speaks control protocol 98 "):
+    Connection(parse_address(system.address), 2.0).close()  # it speaks the system's protocol, too
+    monkeypatch.setattr("cs_system.transport.OLDEST_PROTOCOL", 97)
+    with pytest.raises(ProtocolMismatchError, match=r"the client speaks control protocol 97 to 98 "):
         Connection(parse_address(system.address), 2.0)
 
 

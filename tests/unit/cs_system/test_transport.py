@@ -83,6 +83,9 @@ def test_a_client_of_the_same_protocol_is_accepted():
     ("metadata", "got"),
     [
         ({"cs-protocol": "99", "cs-toolkit": "7.0"}, "99 (toolkit 7.0)"),
+        ({"cs-protocol": "99", "cs-protocol-oldest": "98"}, "98 to 99 (toolkit unknown)"),
+        ({"cs-protocol": "7", "cs-protocol-oldest": "6"}, "6 to 7 (toolkit unknown)"),
+        ({"cs-protocol": "eight"}, "of unknown version (toolkit unknown)"),
         ({}, "of unknown version (toolkit unknown)"),
     ],
 )
@@ -91,6 +94,16 @@ def test_a_client_of_another_protocol_is_refused_by_both_versions(metadata, got)
         check_client(metadata)
     assert f"client speaks control protocol {got}" in str(refused.value)
     assert f"speaks {PROTOCOL_VERSION} (toolkit {TOOLKIT_VERSION})" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "agreed"),
+    [(0, 8, 8), (0, 9, 9), (8, 9, 9), (9, 10, 9), (7, 8, 8), (0, 7, None), (0, 10, None), (10, 11, None)],
+)
+def test_both_sides_use_the_newest_protocol_that_both_speak(monkeypatch, oldest, newest, agreed):
+    monkeypatch.setattr(transport, "OLDEST_PROTOCOL", 8)
+    monkeypatch.setattr(transport, "PROTOCOL_VERSION", 9)
+    assert transport.agree_on_protocol(oldest, newest) == agreed
 
 
 def test_status_for_programs_that_know_only_grpc():

@@ -185,6 +185,7 @@ def page_environment() -> Environment:
         ms=_ms,
         times=format_times,
         breakable=_breakable,
+        figure=_thousands,
         source_name=posixpath.basename,
     )
     return environment

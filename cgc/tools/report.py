@@ -15,6 +15,7 @@ import click
 
 from cgc.errors import CompileError, ReportError
 from cgc.manifest import PROVENANCE, REPORT_JSON
+from cgc.report.diff_page import render_diff_html
 from cgc.report.pipeline import DEFAULT_SAMPLES, make_trace
 from cgc.report.text import table
 from cs_toolkit.files import read_json
@@ -30,7 +31,13 @@ def main() -> None:
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="All figures, unrounded, as a JSON value.")
-def diff(a: Path, b: Path, as_json: bool) -> None:
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write a page with both reports side by side.",
+)
+def diff(a: Path, b: Path, as_json: bool, html: Path | None) -> None:
     """Compare the reports A and B: program and settings, predicted speed, changed kernels.
 
     A and B are a compile_report.json, an artifact cs_<hash>, or a folder with artifacts (a model_dir), whose
@@ -39,6 +46,7 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
     \b
     Examples:
       cgc-report diff float32/ float16/
+      cgc-report diff float32/ float16/ --html=diff.html
       cgc-report diff --json model_dir/cs_1f.../ model_dir/cs_9b.../
 
     Exit status: 0, also if the reports differ; 1 if a report is missing; 2 for bad usage.
@@ -48,7 +56,10 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
         with _damage_as_error(a, b):
             found = compare(*reports)
             # Names come from the reports, which others may have made.
-            text = json.dumps(found, indent=1) if as_json else escape_controls(render(found), keep="\n")
+            text = json.dumps(found, indent=1) if as_json else _printable(render(found))
+            page = render_diff_html(found, [one.report for one in reports]) if html is not None else ""
+        if html is not None:
+            _write(html, page, "--html")
     except CompileError as error:
         click.echo(f"cgc-report: error: {error}", err=True)
         sys.exit(error.exit_code)
@@ -89,16 +100,26 @@ def trace(report: Path, output: Path, samples: int) -> None:
         if output == Path("-"):
             click.echo(text, nl=False)
             return
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ReportError(
-                f"cannot write {output}: {error.strerror}; name another file with -o"
-            ) from error
+        _write(output, text, "-o")
     except CompileError as error:
         click.echo(f"cgc-report: error: {error}", err=True)
         sys.exit(error.exit_code)
     click.echo(f"{output}: open it at https://ui.perfetto.dev or in chrome://tracing")
+
+
+def _printable(text: str) -> str:
+    """Escape control characters, and halves of surrogate pairs, which no terminal can print."""
+    return escape_controls(text, keep="\n").encode(errors="backslashreplace").decode()
+
+
+def _write(file: Path, text: str, option: str) -> None:
+    try:
+        # Names of other programs may have half of a surrogate pair.
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ReportError(
+            f"cannot write {file}: {error.strerror}; name another file with {option}"
+        ) from error
 
 
 @contextmanager

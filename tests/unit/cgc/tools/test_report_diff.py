@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +131,54 @@ def test_names_in_reports_do_not_control_a_terminal(folders: dict[str, Path], tm
     done = CliRunner().invoke(main, ["diff", str(path), str(tmp_path)], color=True)
     assert "evil\\x1b]2;title\\x07" in done.output
     assert "\x1b" not in done.output
+
+
+def test_the_page_shows_both_floorplans_at_one_scale(folders: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "diff.html"
+    text = diff(folders["wide"], folders["half"], f"--html={file}")
+    assert text == diff(folders["wide"], folders["half"]), "the text is printed as well"
+    html = file.read_text(encoding="utf-8")
+    assert "default-src 'none'; style-src" in html
+    assert "<script" not in html
+    assert html.count('<svg role="img"') == 2
+    assert len(set(re.findall(r'viewBox="([^"]+)"', html))) == 1
+    found = json.loads(diff("--json", folders["wide"], folders["half"]))
+    rate = next(row for row in found["overall"] if row["what"] == "Samples/s")
+    assert f'<td data-label="B / A">{rate["b"] / rate["a"]:.3g}</td>' in html
+    changed = [row["name"] for row in found["parts"] if row["a"] != row["b"]]
+    shown = [
+        re.sub("<wbr>", "", name) for name in re.findall(r'<th scope="row">([^<]*(?:<wbr>[^<]*)*)</th>', html)
+    ]
+    assert [name for name in shown if name in changed] == changed, "by effect"
+    assert '<th scope="row">precision</th><td data-label="A">float32</td>' in html
+
+
+@pytest.mark.parametrize("pair", [("streamed", "streamed_half"), ("wide", "streamed")])
+def test_the_page_without_floorplans_says_so(
+    pair: tuple[str, str], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "diff.html"
+    diff(*(folders[name] for name in pair), f"--html={file}")
+    html = file.read_text(encoding="utf-8")
+    assert "<svg" not in html
+    assert "each layer has a floorplan" in html
+
+
+def test_hostile_names_stay_text_in_the_page(folders: dict[str, Path], tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script>\"'><img src=x>\ud800"
+    [found] = folders["wide"].glob("cs_*/compile_report.json")
+    report = json.loads(found.read_text())
+    report["fabric"] = report["kernels"][0]["name"] = report["bottleneck"]["kernel"] = hostile
+    other = tmp_path / "compile_report.json"
+    other.write_text(json.dumps(report))
+    diff(found, other, f"--html={tmp_path / 'diff.html'}")
+    html = (tmp_path / "diff.html").read_text(encoding="utf-8")
+    assert "<img" not in html
+    assert "<script" not in html
+
+
+def test_a_page_that_cannot_be_written_is_one_line(folders: dict[str, Path], tmp_path: Path) -> None:
+    arguments = ["diff", str(folders["wide"]), str(folders["half"]), f"--html={tmp_path / 'no' / 'x.html'}"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1
+    assert "name another file with --html" in done.output

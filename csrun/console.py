@@ -92,7 +92,10 @@ def wants_color(descriptor: int) -> bool:
 
 def _encode(text: str) -> bytes:
     # Arguments of the user may contain bytes that are not UTF-8; they are written unchanged.
-    return text.encode("utf-8", "surrogateescape")
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, which a record in JSON may contain
+        return text.encode("utf-8", "backslashreplace")
 
 
 class Console:

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "init": "csrun.commands.init",
     "logs": "csrun.commands.jobs",
     "pip": "csrun.commands.pip",
+    "runs": "csrun.commands.runs",
     "status": "csrun.commands.jobs",
     "trace": "csrun.commands.trace",
 }

@@ -1,0 +1,1 @@
+"""Training runs that are recorded in model directories: read, compared, shown."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from csrun.commands.config_init import init
 from csrun.commands.flags import use_site_config_option, working_directory
 from csrun.console import STDERR, STDOUT, write_text
 from csrun.errors import CsrunError
@@ -24,7 +25,10 @@ EXIT_INVALID = 2
 
 @click.group(no_args_is_help=False, options_metavar="[FLAGS]")
 def config() -> None:
-    """The site's settings: show, check, schema, trust."""
+    """The site's settings: init, show, check, schema, trust."""
+
+
+config.add_command(init)
 
 
 @config.command(options_metavar="[FLAGS]")

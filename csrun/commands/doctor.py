@@ -35,7 +35,7 @@ def doctor(launcher: str | None, cs_ip: str, nodes: int | None, no_probe: bool, 
     """
     findings = []
     colored = wants_color(STDOUT)
-    for finding in _examine(launcher, cs_ip, nodes, probe=not no_probe):
+    for finding in examine(launcher, cs_ip, nodes, probe=not no_probe):
         findings.append(finding)
         if not as_json:
             write_text(STDOUT, line(finding, colored))
@@ -43,7 +43,8 @@ def doctor(launcher: str | None, cs_ip: str, nodes: int | None, no_probe: bool, 
     return EXIT_WOULD_FAIL if any(finding.level == "fail" for finding in findings) else 0
 
 
-def _examine(launcher: str | None, cs_ip: str, nodes: int | None, *, probe: bool) -> Iterator[Finding]:
+def examine(launcher: str | None, cs_ip: str, nodes: int | None, *, probe: bool) -> Iterator[Finding]:
+    """Yield the findings of all checks, as `csrun doctor` prints them."""
     try:
         loaded = load_site(os.environ)
     except SiteError as error:

@@ -25,7 +25,7 @@ from cs_system.errors import CsSystemError
 from cs_toolkit.live_line import REDRAW_EVERY_S
 from cs_toolkit.spans import SPANS
 from cs_toolkit.step import LOSS
-from csrun.jobs.progress import TrainingProgress, write_progress
+from csrun.jobs.progress import Epochs, TrainingProgress, write_progress
 
 if TYPE_CHECKING:
     from cs_system.client import StepOutputs
@@ -89,11 +89,19 @@ _current: TrainingProgress | None = None
 _newest: tuple[int, str] | None = None
 # The training run that has ended last.
 _ended: TrainingProgress | None = None
+_epochs: Epochs | None = None
 _line: TerminalLine | None = None
 _written_at_s = float("-inf")
 
 
-def begin_training(model_dir: Path, first_step: int, last_step: int | None, *, resumes: bool = True) -> None:
+def begin_training(
+    model_dir: Path,
+    first_step: int,
+    last_step: int | None,
+    *,
+    resumes: bool = True,
+    epochs: Epochs | None = None,
+) -> None:
     """Record the start of a training run.
 
     Args:
@@ -101,8 +109,11 @@ def begin_training(model_dir: Path, first_step: int, last_step: int | None, *, r
         first_step: Global step of the checkpoint it resumes from; 0 for a new run.
         last_step: Global step at which it ends; None: at the end of the input.
         resumes: Repeating the command would resume from the newest checkpoint.
+        epochs: The epochs of the run, of which this may be one.
     """
-    global _line
+    global _line, _epochs
+    _epochs = epochs
+    last_step = epochs.last_step if epochs is not None else last_step
     if _line is None and log.isEnabledFor(logging.INFO):
         _line = open_terminal_line()
     known: tuple[int | None, str] | None = None
@@ -157,6 +168,7 @@ def report_step(
         input_wait=input_wait,
         waits_for="",
         metrics=metrics or {},
+        epoch=_epochs.text(step) if _epochs is not None else "",
     )
     log.info("%s", noted.line())
     _record(noted)
@@ -261,6 +273,8 @@ def log_unsaved_steps(advice: str) -> None:
 
 def _record(progress: TrainingProgress, *, write: bool = True) -> None:
     global _current, _written_at_s
+    if write and _epochs is not None:
+        progress = replace(progress, epoch=_epochs.text(progress.step))
     _current = progress
     if not write:
         return
@@ -450,6 +464,7 @@ class HostProgress:
         last_step: Global step at which it ends; None: at the end of the input.
         log_every_steps: Interval of log lines; 0 or None for none.
         resumes: Whether repeating the command would resume from the newest checkpoint.
+        epochs: The epochs of the run, of which this may be one.
 
     Attributes:
         step: Global step.
@@ -464,11 +479,12 @@ class HostProgress:
         log_every_steps: int | None,
         *,
         resumes: bool = True,
+        epochs: Epochs | None = None,
     ) -> None:
         self.step = self._first_step = self._line_step = first_step
         self.samples = self._line_samples = 0
         self._log_every = log_every_steps
-        begin_training(model_dir, first_step, last_step, resumes=resumes)
+        begin_training(model_dir, first_step, last_step, resumes=resumes, epochs=epochs)
         self._started_s = self._line_s = time.perf_counter()
         self._recent = RecentRate()
         self._recent.add(first_step, self._started_s)

@@ -20,6 +20,29 @@ FILE_NAME = "progress.json"
 
 
 @dataclass(frozen=True, slots=True)
+class Epochs:
+    """The epochs of a training run.
+
+    Attributes:
+        count: number of epochs.
+        steps: steps of an epoch; the last one may have fewer.
+        first_step: global step at which the first one has started.
+        last_step: global step at which the last one ends.
+    """
+
+    count: int
+    steps: int
+    first_step: int
+    last_step: int
+
+    def text(self, step: int) -> str:
+        """Return the place of a global step: `epoch 2 of 5, step 120 of 938`."""
+        index, rest = divmod(max(0, step - self.first_step - 1), self.steps)
+        steps = min(self.steps, self.last_step - self.first_step - index * self.steps)
+        return f"epoch {index + 1} of {self.count}, step {rest + 1} of {steps}"
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingProgress:
     """The progress of a training run at one of its steps.
 
@@ -38,6 +61,7 @@ class TrainingProgress:
         waits_for: why no step has ended for a while; "" while steps end.
         ended: the run has reached its end.
         metrics: other values of the step by name, such as those that a Keras model is compiled with.
+        epoch: place of the step in the epochs of the run, as text; "" without epochs.
     """
 
     step: int
@@ -54,6 +78,7 @@ class TrainingProgress:
     waits_for: str = ""
     ended: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    epoch: str = ""
 
     @property
     def seconds_left(self) -> float | None:
@@ -85,6 +110,8 @@ class TrainingProgress:
         if self.last_step is not None:
             left = self.seconds_left
             notes.append(f"of {self.last_step}" + (f", {time_text(left)} left" if left is not None else ""))
+        if self.epoch:
+            notes.append(self.epoch)
         if self.checkpoint_step is not None:
             notes.append(f"checkpoint {self.checkpoint_step}")
         if self.input_wait is not None:
@@ -103,6 +130,8 @@ class TrainingProgress:
             parts.append((1, f"loss {self.loss:.4g}"))
             values = enumerate(self.metrics.items())
             parts += [(4 + n / 100, f"{name} {value:.4g}") for n, (name, value) in values]
+        if self.epoch:
+            parts.append((3.7, self.epoch.partition(",")[0]))
         if self.samples_per_s is not None:
             parts.append((3, f"{format_rate(self.samples_per_s)} samples/s"))
         if left is not None:
@@ -143,8 +172,10 @@ class TrainingProgress:
         unsaved = self.step - (self.checkpoint_step or 0)
         if unsaved <= 0:
             return None
+        if not self.checkpoint_step:
+            return f"no checkpoint was written of the {unsaved} step{'s' if unsaved > 1 else ''}"
         steps = "the last step is" if unsaved == 1 else f"the last {unsaved} steps are"
-        return f"{steps} in no checkpoint" + ("" if self.checkpoint_step else ", none was written")
+        return f"{steps} in no checkpoint"
 
     def resume_hint(self) -> str | None:
         """Return how to resume a run that has ended here; None if it has reached its last step."""

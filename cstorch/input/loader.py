@@ -19,6 +19,7 @@ from cs_runtime.errors import ShardingError
 from cs_runtime.input_source import Batch, Sharding, input_facts, narrow_integers
 from cs_runtime.options import RunSettings
 from cs_toolkit.step import TensorSpec
+from csrun.jobs.progress import Epochs
 from cstorch.distributed.workers import get_worker_state
 from cstorch.errors import InputError
 from cstorch.input.datasets import DistributedSampler
@@ -97,6 +98,19 @@ class InputLoader:
             steps = max(0, min(per_epoch, steps - self._epoch * per_epoch))
             self._epoch = (self._epoch + 1) % self._epochs
         return steps
+
+    def epochs_of_loop(self, first_step: int, steps: int) -> Epochs | None:
+        """Return the epochs of the training run of a loop; None if the program gives no number of epochs.
+
+        Args:
+            first_step: Global step at which the loop has begun.
+            steps: Number of its steps.
+        """
+        if self._to_run.num_epochs is None or (self._epoch is None and steps != self.steps):
+            return None
+        index = 0 if self._epoch is None else (self._epoch - 1) % self._epochs
+        first_step -= index * self.steps_per_epoch
+        return Epochs(self._epochs, self.steps_per_epoch, first_step, first_step + self.steps)
 
     def __len__(self) -> int:
         return self.steps

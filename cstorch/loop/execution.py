@@ -20,6 +20,7 @@ from cs_runtime.session import next_run
 from cs_runtime.training import TrainResult, record_failure, record_success, training_run
 from cs_system.client import StepOutputs
 from cs_toolkit.step import GLOBAL_STEP, MODEL_STATE, Mode
+from csrun.jobs.progress import Epochs
 from cstorch.errors import StepError
 from cstorch.input.analysis import log_report
 from cstorch.input.loader import InputLoader
@@ -97,7 +98,9 @@ class FrontEnd:
 class Training:
     """A training run on the system, which computes further steps while the program uses their outputs."""
 
-    def __init__(self, front_end: FrontEnd, settings: RunSettings, number: int) -> None:
+    def __init__(
+        self, front_end: FrontEnd, settings: RunSettings, number: int, epochs: Epochs | None = None
+    ) -> None:
         files.check_writable(settings.model_dir)
         self._settings, self._timeline = settings, Timeline()
         self._spans: Iterator[StepOutputs] = iter(())
@@ -110,7 +113,7 @@ class Training:
             self._run = stack.enter_context(run)
             first = self._run.first_step
             last = None if settings.steps is None else first + settings.steps
-            begin_training(settings.model_dir, first, last, resumes=False)
+            begin_training(settings.model_dir, first, last, resumes=False, epochs=epochs)
             self._phase = stack.enter_context(self._timeline.phase("training"))
             self._stack = stack.pop_all()
 
@@ -213,7 +216,12 @@ class Evaluation:
 
 
 def start_run(
-    loader: InputLoader, step: RecordedStep, steps: int, *, can_extend: bool = False
+    loader: InputLoader,
+    step: RecordedStep,
+    steps: int,
+    *,
+    can_extend: bool = False,
+    epochs: Epochs | None = None,
 ) -> Execution | None:
     """Load a step onto the system and start its run; None if the program is only compiled or validated.
 
@@ -222,6 +230,7 @@ def start_run(
         step: The step to run.
         steps: Number of steps.
         can_extend: The program may add steps to a training run, so the input must not end before.
+        epochs: Epochs of the training run.
 
     Raises:
         NoSystemError: No address of a system is known.
@@ -245,7 +254,7 @@ def start_run(
     if has_workers and (step.mode == "train" or Program.current().local_workers is None):
         job_files(task()).write(number, loader.transfer(settings))
     if step.mode == "train":
-        return Training(front_end, settings, number)
+        return Training(front_end, settings, number, epochs)
     return Evaluation(front_end, settings, steps, number)
 
 

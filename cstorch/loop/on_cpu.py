@@ -58,7 +58,12 @@ class CpuLoop(ProgramLoop):
             base.set_up_reports()
             first = steps_done()
             self._progress = HostProgress(
-                configuration().model_dir, first, first + self.steps, _STEPS_PER_LOG_LINE, resumes=False
+                configuration().model_dir,
+                first,
+                first + self.steps,
+                _STEPS_PER_LOG_LINE,
+                resumes=False,
+                epochs=self._loader.epochs_of_loop(first, self.steps),
             )
         continue_at(steps_done() + 1)
 

@@ -163,8 +163,13 @@ class Loop(ProgramLoop):
         if self.trains and not counts:
             self._steps_of_training = steps_done()
             continue_at(self.completed)
+        epochs = self._loader.epochs_of_loop(self._first_step, self.steps) if counts else None
         self._execution = start_run(
-            self._loader, step, self.steps - self.completed, can_extend=self.can_extend
+            self._loader,
+            step,
+            self.steps - self.completed,
+            can_extend=self.can_extend,
+            epochs=epochs,
         )
         self.ended = self._execution is None
         self._own(None if self.ended else self)

@@ -266,7 +266,7 @@ def test_the_end_has_steps_checkpoint_input_and_reports(
 @pytest.mark.parametrize(
     ("saved", "text"),
     [
-        ([], "the last 25 steps are in no checkpoint, none was written; save them"),
+        ([], "no checkpoint was written of the 25 steps; save them"),
         ([10], "the last 15 steps are in no checkpoint; save them"),
         ([24], "the last step is in no checkpoint; save them"),
     ],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import inspect
 import json
+import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -267,7 +269,10 @@ def test_loops_over_epochs_are_one_training_of_one_recorded_step(configure: Conf
     assert losses == pytest.approx(by_torch()[0][:21], rel=1e-6)
 
 
-def test_programs_of_the_first_release_iterate_once_an_epoch(configure: Configure) -> None:
+def test_programs_of_the_first_release_iterate_once_an_epoch(
+    configure: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cs_runtime")
     configure()
     model, epochs = cstorch.compile(new_model()), []
     losses: list[float] = []
@@ -280,6 +285,12 @@ def test_programs_of_the_first_release_iterate_once_an_epoch(configure: Configur
         epochs.append(len(losses))
     assert epochs == [8, 16, 20]
     assert losses == pytest.approx(by_torch()[0][:20], rel=1e-6)
+    lines = [message for message in caplog.messages if message.startswith("global step ")]
+    assert [re.findall("global step \\d+|of 20|epoch .* of \\d+", line) for line in lines] == [
+        ["global step 1", "of 20", "epoch 1 of 3, step 1 of 8"],
+        ["global step 9", "of 20", "epoch 2 of 3, step 1 of 8"],
+        ["global step 17", "of 20", "epoch 3 of 3, step 1 of 4"],
+    ]
 
 
 def test_a_loop_begins_where_the_program_says(configure: Configure) -> None:

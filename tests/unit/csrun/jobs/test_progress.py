@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from csrun.jobs.progress import ProgressFile, TrainingProgress, write_progress
+from csrun.jobs.progress import Epochs, ProgressFile, TrainingProgress, write_progress
 
 BOUND = TrainingProgress(
     step=1200,
@@ -50,6 +50,27 @@ def test_metrics_follow_the_loss() -> None:
     assert progress.line().startswith("global step 1200: loss = 0.213456, accuracy = 0.9375, auc = 0.5 (")
     assert "  loss 0.2135  accuracy 0.9375  auc 0.5  12,700 samples/s  " in progress.live_text(120)
     assert "auc" not in progress.live_text(80)
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (100, "epoch 1 of 3, step 1 of 8"),
+        (101, "epoch 1 of 3, step 1 of 8"),
+        (108, "epoch 1 of 3, step 8 of 8"),
+        (109, "epoch 2 of 3, step 1 of 8"),
+        (120, "epoch 3 of 3, step 4 of 4"),
+    ],
+)
+def test_a_step_has_a_place_in_the_epochs(step: int, text: str) -> None:
+    assert Epochs(3, 8, 100, 120).text(step) == text
+
+
+def test_epochs_are_shown() -> None:
+    progress = replace(BOUND, epoch="epoch 2 of 5, step 120 of 938")
+    assert "; of 10000, 3 min 20 s left; epoch 2 of 5, step 120 of 938; checkpoint 1000;" in progress.line()
+    assert "  epoch 2 of 5  " in progress.live_text(100)
+    assert "epoch" not in progress.live_text(80)
 
 
 def test_a_run_that_waits_shows_why() -> None:

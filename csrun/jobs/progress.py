@@ -260,7 +260,7 @@ class ProgressFile:
 
 
 def read_progress(log_dir: Path) -> TrainingProgress | None:
-    """Read the file of a job; None if it does not exist or lacks a field."""
+    """Read the file of a job; None if it does not exist, or a field is missing or of another type."""
     # Another version of the toolkit may have written it, with other fields.
     try:
         content: Any = read_json(log_dir / FILE_NAME)
@@ -269,6 +269,9 @@ def read_progress(log_dir: Path) -> TrainingProgress | None:
     if not isinstance(content, Mapping):
         return None
     known = {known.name for known in fields(TrainingProgress)}
-    with suppress(TypeError):
-        return TrainingProgress(**{name: value for name, value in content.items() if name in known})
+    with suppress(TypeError, ValueError, AttributeError, ArithmeticError):
+        progress = TrainingProgress(**{name: value for name, value in content.items() if name in known})
+        # A launcher that shows the progress must not fail for a damaged file.
+        progress.line(), progress.live_text(0), progress.resume_hint()
+        return progress
     return None

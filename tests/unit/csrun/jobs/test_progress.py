@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from csrun.jobs.progress import Epochs, ProgressFile, TrainingProgress, write_progress
+from csrun.jobs.progress import Epochs, ProgressFile, TrainingProgress, read_progress, write_progress
 
 BOUND = TrainingProgress(
     step=1200,
@@ -85,6 +87,24 @@ def test_long_times_have_hours() -> None:
 
 def test_a_run_to_the_end_of_its_input_has_no_time_left() -> None:
     assert TrainingProgress(3, 0, None, "m").live_text(80) == "step 3"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"step": "7"},
+        {"loss": "nan"},
+        {"metrics": ["accuracy"]},
+        {"metrics": {"accuracy": None}},
+        {"steps_per_s": 1e-320},
+        {"epoch": 2},
+    ],
+)
+def test_a_damaged_file_is_no_progress(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = {"step": 7, "first_step": 0, "last_step": 100, "model_dir": "m", "loss": 0.5} if fields else {}
+    (tmp_path / "progress.json").write_text(json.dumps({**whole, **fields}))
+    assert read_progress(tmp_path) is None
 
 
 def test_the_file_of_an_earlier_start_is_not_shown(tmp_path: Path) -> None:

@@ -146,12 +146,14 @@ def _explain_area_needed(
     target = max(int(_FASTER * cycles), least)
     limit = f", the least of {graph.kernels[slowest].name}," if target == least else ""
     needed, pes = float(areas(shapes, np.array([target]))[0]), fabric.processing_elements
-    available = (
-        f"the fabric has {pes:,}"
-        if needed > pes
-        else f"kernels get {MAX_FABRIC_SHARE * pes:,.0f} of the {pes:,} of the fabric, the rest is for gaps, "
-        "wires and I/O"
-    )
+    available = f"the fabric has {pes:,}"
+    if needed <= pes:
+        available = (
+            f"kernels get {MAX_FABRIC_SHARE * pes:,.0f} of the {pes:,} of the fabric, the rest is for gaps, "
+            "wires and I/O"
+        )
+    if needed <= MAX_FABRIC_SHARE * pes:
+        available += "; no floorplan was found in which their rectangles pack"
     largest = sorted(layouts, key=lambda name: -layouts[name].area)[:_MAX_LISTED]
     names = ", ".join(f"{name} ({layouts[name].area:,} PEs)" for name in largest)
     return (

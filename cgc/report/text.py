@@ -129,6 +129,8 @@ def _render_pipelined_verdict(part: PipelinedPart, fabric: Fabric) -> str:
     if part.limit.reason is Reason.WAFER_FULL:
         share = part.performance.overall.active_pes_percent
         line += f"; the kernels take {_brief(share)} of the fabric, larger ones do not fit together"
+    if part.limit.reason is Reason.FASTEST_LAYOUT:
+        line += "; no layout of it is faster, whatever its area"
     if part.limit.reason is Reason.AREA_TOO_DEAR:
         line += f"; a percent of speed would cost more than {AREA_PER_SPEED:.0f} percent of area"
     return f"{line}."

@@ -100,7 +100,9 @@ def test_the_verdict_names_kernels_that_are_just_as_slow(fabric: Fabric) -> None
 
 
 def test_the_verdict_states_that_the_fabric_is_full(fabric: Fabric) -> None:
-    assert render_verdict(report_of(fabric, target=988_027)) == (
+    report = report_of(fabric, target=988_027)
+    assert "; no floorplan was found in which their rectangles pack." in report.explanations[0]
+    assert render_verdict(report) == (
         "Verdict: kernel fc1 at model.py:12 bounds the speed: area limits it to 988,027 cycles per sample; "
         "the kernels take 92.0% of the fabric, larger ones do not fit together."
     )

@@ -55,6 +55,7 @@ def test_nothing_is_promised_to_a_kernel_whose_start_takes_its_time(fabric: Fabr
     assert not any(change.helps for change in report.changes)
     assert report.suggestions[0].lever == "replicas"
     assert "half as many" not in text
+    assert "cycles per sample; no layout of it is faster, whatever its area." in text
     assert "ewer rows" not in text
     assert "no other rectangle" not in page
     count = len(configurations(report.pipelined.kernels[0].kernel).cycles)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ DOCS = ROOT / "docs"
 project = "cs-toolkit"
 author = "the cs-toolkit contributors"
 version = release = cs_toolkit.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+sys.path.insert(0, str(DOCS))  # command_help
+extensions = ["command_help", "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["**/*.jsonl"]
 nitpicky = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -159,6 +160,23 @@ def test_hooks_and_listeners_are_called(tiny: Tiny, tiny_input: InputFn) -> None
     tiny(save_checkpoints_steps=2).train(tiny_input, steps=10, hooks=[counter], saving_listeners=[listener])
     assert listener.saved == [0, 2, 4]
     assert counter.runs == 4
+
+
+def test_a_logger_gets_the_metrics_of_a_run(tiny: Tiny, tiny_input: InputFn, tiny_model: Any) -> None:
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "loggers.md"
+    [hook] = re.findall(r"```python\n(class .*?)```", page.read_text(), re.DOTALL)
+    names: dict[str, Any] = {"tf": tf}
+    exec(hook, names)
+    logged: dict[int, dict[str, float]] = {}
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
+        spec = tiny_model(features, labels, mode, params)
+        send = names["SendMetrics"](logged.__setitem__, every=2, loss=spec.loss)
+        return spec._replace(training_hooks=[send])
+
+    tiny(model_fn=model_fn).train(tiny_input, steps=4)
+    assert list(logged) == [2, 4]
+    assert all(values.keys() == {"loss"} and values["loss"] > 0 for values in logged.values())
 
 
 def test_predict_options(tiny: Tiny, tiny_input: InputFn) -> None:

@@ -99,6 +99,15 @@ def read_model_dir(path: Path) -> ModelDir:
     except OSError as error:
         found.problems.append(f"{path / RUNS}: {error.strerror}")
         return found
+    found.runs = parse_runs(data, path / RUNS, found.problems)
+    if (path / PARAMS).exists():
+        found.params = _read_params(path, found.problems)
+    return found
+
+
+def parse_runs(data: bytes, name: Path, problems: list[str]) -> list[TrainingRun]:
+    """Return the training runs of a `runs.jsonl`, and append a sentence for each damaged line."""
+    runs: list[TrainingRun] = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
             record = parse_json(line)
@@ -106,12 +115,23 @@ def read_model_dir(path: Path) -> ModelDir:
             record = None
         if not isinstance(record, dict):
             if line.strip():
-                found.problems.append(f"{path / RUNS}, line {number}: is no record of a run; left out")
+                problems.append(f"{name}, line {number}: is no record of a run; left out")
             continue
         if record.get("mode") == "train":
-            found.runs.append(_read_run(len(found.runs) + 1, record))
-    if (path / PARAMS).exists():
-        found.params = _read_params(path, found.problems)
+            runs.append(_read_run(len(runs) + 1, record))
+    return runs
+
+
+def parse_params(data: bytes) -> dict[str, Any]:
+    """Return the leaves of a `params.yaml` under dotted names.
+
+    Raises:
+        ValueError: it has too many.
+        RecursionError: it is nested too deep.
+        yaml.YAMLError: it is no YAML.
+    """
+    found: dict[str, Any] = {}
+    _flatten("", yaml.safe_load(data), found)
     return found
 
 
@@ -159,16 +179,12 @@ def _plain(value: Any) -> Any:
 
 def _read_params(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        value = yaml.safe_load(read_file(path / PARAMS, MAX_PARAMS_BYTES))
-        flat: dict[str, Any] = {}
-        _flatten("", value, flat)
+        return parse_params(read_file(path / PARAMS, MAX_PARAMS_BYTES))
     except OSError as error:
         problems.append(f"{path / PARAMS}: {error.strerror}")
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         problems.append(f"{path / PARAMS}: is no YAML ({first})")
-    else:
-        return flat
     return {}
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
+
+from yaml import YAMLError
 
 from cs_system.address import parse_addresses
 from cs_system.errors import BadAddressError
@@ -22,6 +25,9 @@ from csrun.schedulers.slurm.srun import SrunStarter
 from csrun.site import Site
 from csrun.system_status import ask_systems, check_system
 from csrun.tasks.environment import Toolkit
+from csrun.training_runs.page import render_page
+from csrun.training_runs.records import ModelDir, TrainingRun, parse_params, parse_runs
+from csrun.training_runs.text import render_runs
 from tests.fuzz.target import Target
 
 TOOLKIT = Toolkit(Path(sys.executable).parent, None)
@@ -132,7 +138,32 @@ def slurm_seeds() -> list[bytes]:
     return [text.encode() for text in (*lines, *records)]
 
 
+RUNS = (
+    b'{"mode": "train", "status": "completed", "started_at_unix_s": 1.5e9, "first_step": 0, "last_step": 10, '
+    b'"loss": 1.5, "samples_per_sec": 640.25, "performance": {"total_time": 0.5}, "command": ["run.py"]}\n'
+) * 2
+PARAMS = b"optimizer: {lr: 0.1, name: sgd}\nsizes: &sizes [1, 2e3, .inf, 0xff]\nothers: *sizes\n"
+
+
+def show_runs(runs: list[TrainingRun], params: dict[str, object]) -> None:
+    """Show runs next to none in all forms."""
+    dirs = [ModelDir(Path("a"), runs, params), ModelDir(Path("b"))]
+    render_runs(dirs)
+    render_page(dirs)
+    json.dumps([one.to_json() for one in dirs], allow_nan=False)
+
+
+def parse_training_runs(data: bytes) -> None:
+    show_runs(parse_runs(data, Path("runs.jsonl"), []), {})
+
+
+def parse_parameters(data: bytes) -> None:
+    show_runs([], parse_params(data))
+
+
 TARGETS = [
+    Target("launcher.runs", parse_training_runs, (), lambda: [RUNS]),
+    Target("launcher.params", parse_parameters, (YAMLError, ValueError, RecursionError), lambda: [PARAMS]),
     Target("launcher.status", parse_status, (), status_lines),
     Target("launcher.python", parse_python, (), lambda: [PACKAGES]),
     Target("launcher.slurm", parse_slurm, (), slurm_seeds),

@@ -76,7 +76,7 @@ so that other load on the machine affects both sides equally. Absolute figures a
   components, nodes and tasks. `csrun_wse` starts an agent next to each task and waits until all are
   connected.
 * *compile_only, training of one step*: the whole command as a user types it, in a new folder, until
-  it exits. The parts of a compile end with the lines "Running compile for the CS system" (launcher,
+  it exits. The parts of a compile end with the lines "compiling for" (launcher,
   imports, parameters), "Starting Cerebras Compilation" (Input Function Report, `model_fn` in
   TensorFlow, import of its graph) and "Cerebras Compilation Completed"; the rest is the report on
   the screen and the exit of the process. CPU seconds are those of all processes of the command.

@@ -30,13 +30,13 @@ BERT_TARGET_S, FC_MNIST_TARGET_S = 15.0, 7.0
 TRAIN_TARGET_S = 15.0
 
 COMPILE_PARTS = {
-    "start-up": "Running compile for the CS system",
+    "start-up": "compiling for ",
     "input and tracing": "Starting Cerebras Compilation",
     "compiler": "Cerebras Compilation Completed",
 }
 """Name of a part -> text of the line that ends it."""
 TRAIN_PARTS = {
-    "start-up": "Running train on the CS system",
+    "start-up": "training on the CS system",
     "input, tracing and compiler": "Cerebras Compilation Completed",
     "programming and streaming up to the first step": "global step 1:",
 }

@@ -70,11 +70,7 @@ class EmbeddedSystem:
             except (RuntimeError, TimeoutError) as error:
                 lines = self._log_file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
                 raise EmbeddedSystemError(self._log_file, "\n".join([str(error), *lines])) from error
-            log.info(
-                "no CS system given: using an embedded simulated one at %s, log in %s",
-                self._address,
-                self._log_file,
-            )
+            log.info("the embedded CS system is at %s, log in %s", self._address, self._log_file)
         return self._address
 
     def end(self) -> None:
@@ -90,6 +86,26 @@ class EmbeddedSystem:
             self._process.kill()
             self._process.wait()
         self._directory.close()
+
+
+def log_name(wafers: int) -> str:
+    """Return the name of the log of an embedded system with a number of wafers."""
+    return "cs_system.log" if wafers == 1 else f"cs_system_{wafers}.log"
+
+
+_shared: dict[int, EmbeddedSystem] = {}
+
+
+def shared_system(log_file: Path, wafers: int = 1) -> EmbeddedSystem:
+    """Return the embedded system of this process, which the first call starts.
+
+    Args:
+        log_file: File for the output of the system, if this call starts it.
+        wafers: Number of wafers; each number has a separate system.
+    """
+    if wafers not in _shared:
+        _shared[wafers] = EmbeddedSystem(log_file, wafers)
+    return _shared[wafers]
 
 
 def read_ready_file(path: Path, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:

@@ -73,9 +73,13 @@ class NoSystemError(RunError):
 
     exit_code = 2
 
-    def __init__(self) -> None:
+    def __init__(self, num_tasks: int = 1) -> None:
+        which = "no address of a CS system"
+        if num_tasks > 1:
+            which += f", which the {num_tasks} tasks of this job must all reach"
         super().__init__(
-            "no address of a CS system; give cs_ip='IP:PORT' (`cs_system serve` starts a simulated one)"
+            f"{which}: pass --cs_ip=IP:PORT, set CS_IP or cs_ip of the site (`cs_system serve` starts a "
+            "simulated system), or run the program with csrun_cpu"
         )
 
 

@@ -97,7 +97,8 @@ def configure(  # noqa: D417 - the decorator documents the options
         validate_only: Trace the first step, and check that it can be compiled.
         checkpoint_steps: Interval of steps at which the state can be read, besides the first and last step.
         seed: Seed for `torch.manual_seed` and for random operations on the system.
-        mgmt_address: IP:PORT of the CS system; None for CS_IP of the environment.
+        mgmt_address: IP:PORT of the CS system; None for CS_IP of the environment, else the site's, else an
+            embedded system.
         num_workers_per_csx: Number of workers that stream the input, unless the launcher has started workers.
             0 leaves the choice to the toolkit: 1.
         mount_dirs: Of the original's appliance, without effect, which is logged; so are the next three.

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cs_runtime import tasks
+from cs_runtime.destination import Destination
 from cs_toolkit.execution_options import ExecutionOptions
 from estimator.config import CSRunConfig
 from estimator.input.dataset import FEATURES_AND_LABELS, InputSource
@@ -33,6 +34,7 @@ class Setup:
         config: The configuration.
         model_dir: Directory of checkpoints, events and summaries.
         options: How the CS system executes the steps.
+        destination: Where the call runs.
         compile_dir: Directory of artifacts; None for `model_dir`.
         parts: Members of a batch of the input.
     """
@@ -41,6 +43,7 @@ class Setup:
     config: CSRunConfig
     model_dir: Path
     options: ExecutionOptions
+    destination: Destination
     compile_dir: Path | None = None
     parts: tuple[str, ...] = FEATURES_AND_LABELS
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -135,8 +134,8 @@ class CSRunConfig(RunConfig):
     """A RunConfig with the fields of the CS system.
 
     Args:
-        cs_ip: `IP`, `IP:PORT` or `IP:PORT:9000`. If None, the system that `CS_IP` or the site names in a job
-            of csrun_wse; otherwise this CPU.
+        cs_ip: `IP`, `IP:PORT` or `IP:PORT:9000`. If None, the system that `CS_IP` or the site names, else an
+            embedded one.
         system_name: A name for messages.
         cs_config: Options of the CS system as a message or mapping, which `model_fn` may read. Options
             without effect here are listed in the log of a run. `use_cbfloat16` sets the precision to
@@ -165,9 +164,6 @@ class CSRunConfig(RunConfig):
                 f"CSRunConfig got {len(options)} options by position, expected at most {len(OPTIONS)}, and "
                 "none of them also by name"
             )
-        if cs_ip is None and os.environ.get("CSRUN_ROLE"):
-            # A job of csrun_wse exists to train on the CS system of the site.
-            cs_ip = os.environ.get("CS_IP") or None
         given |= {name: fields.pop(name) for name in OPTIONS if name in fields}
         original = _original_options(cs_config, stack_params)
         given = original | {name: value for name, value in given.items() if value is not None}

@@ -17,6 +17,7 @@ from typing import Any
 from cs_runtime import tasks
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.files import write_text
+from cs_runtime.options import Command
 from cs_runtime.progress import HostProgress, end_training, log_how_to_resume
 from cs_runtime.requeue import (
     CheckpointRequests,
@@ -200,8 +201,8 @@ class CpuBackend:
                     batch = session.run(named)
                 yield batch
 
-    def _log_start(self, command: str) -> None:
-        log.info("Running %s on this CPU", command)
+    def _log_start(self, command: Command) -> None:
+        log.info("%s", self._setup.destination.describe(command))
         unused = [f"{name}={value}" for name, value in self._setup.config.changed_options().items()]
         if unused:
             log.info("%s: settings of the CS system, without effect on this CPU", ", ".join(unused))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from cs_runtime import terminal
+from cs_runtime import tasks, terminal
+from cs_runtime.destination import Destination, choose_destination, given_address, surrounding_address
 from estimator.backend import Backend, Batches, Setup
 from estimator.calling import check_model_fn, copy_params
 from estimator.checkpoints import checkpoint_step, latest_checkpoint, open_checkpoint
@@ -39,13 +40,16 @@ log = logging.getLogger("estimator")
 class EstimatorFacade(ABC):
     """Base class of the estimators: checks the arguments of a call and passes it to a backend.
 
-    With `config.cs_ip`, `train` runs on the CS system, and so do `evaluate` and `predict` with `use_cs=True`.
-    Everything else runs on this CPU with TensorFlow itself. In a job of several tasks, a run on the CS system
-    takes all of them: the chief and the workers, which stream batches. A run on the CPU takes the chief only.
+    Calls with `use_cs=True`, the default of `train`, run on the CS system at `config.cs_ip`, else on that of
+    `CS_IP` or the site, else on an embedded simulated one. Calls with `use_cs=False`, the default of
+    `evaluate` and `predict`, run on this CPU with TensorFlow itself. In a job of several tasks, a run on the
+    CS system takes all of them: the chief and the workers, which stream batches. A run on the CPU takes the
+    chief only.
     """
 
     _parts: tuple[str, ...] = FEATURES_AND_LABELS  # members of a batch
     _input_position: InputPosition = "toolkit"  # unless the config sets it
+    _use_cs = True  # False runs all calls on this CPU
 
     def __init__(
         self,
@@ -65,11 +69,11 @@ class EstimatorFacade(ABC):
                 log.warning("%s has no effect: the estimator runs on one device", name)
 
     @abstractmethod
-    def _cpu_backend(self) -> Backend:
+    def _cpu_backend(self, destination: Destination) -> Backend:
         """Make the backend that runs calls on this CPU."""
 
     @abstractmethod
-    def _cs_backend(self) -> CsBackend:
+    def _cs_backend(self, destination: Destination) -> CsBackend:
         """Make the backend that runs calls on the CS system."""
 
     @property
@@ -124,7 +128,7 @@ class EstimatorFacade(ABC):
     ) -> None:
         """Compile the step for the CS system, or only check that it can be compiled.
 
-        This needs no CS system. With `config.cs_ip` it compiles for the fabric of that system.
+        This needs no CS system. If the address of one is known, it compiles for the fabric of that system.
 
         Raises:
             EstimatorError: The model or the input cannot run on the CS system.
@@ -133,7 +137,8 @@ class EstimatorFacade(ABC):
         if mode not in MODES:
             raise CallError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         self._export_to_analyzer(input_fn, mode, compiles=not validate_only)
-        self._cs_backend().compile(input_fn, mode, validate_only=validate_only)
+        backend = self._cs_backend(self._destination(use_cs=True, compiles=True))
+        backend.compile(input_fn, mode, validate_only=validate_only)
 
     def train(
         self,
@@ -154,7 +159,7 @@ class EstimatorFacade(ABC):
             max_steps: Global step to train to; exclusive with `steps`. On this CPU both may be None, which
                 trains to the end of the input.
             saving_listeners: Called before and after every checkpoint.
-            use_cs: Train on the CS system if the config names one.
+            use_cs: Train on the CS system; False trains on this CPU.
 
         Raises:
             ValueError: `steps` and `max_steps` are both given, or not positive.
@@ -177,7 +182,7 @@ class EstimatorFacade(ABC):
                 done + max_steps,
             )
             return self
-        self._backend(use_cs).train(input_fn, hooks, steps, max_steps, saving_listeners)
+        self._backend(self._destination(use_cs)).train(input_fn, hooks, steps, max_steps, saving_listeners)
         return self
 
     def evaluate(
@@ -197,14 +202,15 @@ class EstimatorFacade(ABC):
             hooks: Session hooks, as in `train`.
             checkpoint_path: The checkpoint; None for the newest one in `model_dir`.
             name: Distinguishes several evaluations in TensorBoard.
-            use_cs: Evaluate on the CS system if the config names one.
+            use_cs: Evaluate on the CS system instead of this CPU.
 
         Returns:
             The metrics; empty in a task that is not the chief.
         """
         if steps is not None and steps <= 0:
             raise CallError(f"evaluate() needs steps > 0 or None, got {steps}")
-        return self._backend(use_cs).evaluate(input_fn, steps, hooks, checkpoint_path, name)
+        backend = self._backend(self._destination(use_cs))
+        return backend.evaluate(input_fn, steps, hooks, checkpoint_path, name)
 
     def predict(
         self,
@@ -225,7 +231,7 @@ class EstimatorFacade(ABC):
             checkpoint_path: The checkpoint; None for the newest one in `model_dir`.
             yield_single_examples: Yield single examples instead of batches.
             num_samples: Maximum number of examples to yield.
-            use_cs: Predict on the CS system if the config names one.
+            use_cs: Predict on the CS system instead of this CPU.
 
         Returns:
             A generator of dicts, or of arrays if `model_fn` predicts a single tensor. It is empty in a task
@@ -234,24 +240,41 @@ class EstimatorFacade(ABC):
         if num_samples is not None and num_samples <= 0:
             raise CallError(f"predict() needs num_samples > 0 or None, got {num_samples}")
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
-        batches = self._backend(use_cs).predict(input_fn, hooks, checkpoint_path, num_samples)
+        destination = self._destination(use_cs)
+        batches = self._backend(destination).predict(input_fn, hooks, checkpoint_path, num_samples)
         return select_predictions(
-            batches, keys, yield_single_examples, num_samples, ends=self._runs_on_cs(use_cs)
+            batches, keys, yield_single_examples, num_samples, ends=not destination.on_cpu
         )
 
-    def _runs_on_cs(self, use_cs: bool) -> bool:
-        return use_cs and self._config.cs_ip is not None
+    def _destination(self, use_cs: bool, *, compiles: bool = False) -> Destination:
+        on_cs = use_cs and self._use_cs
+        return choose_destination(
+            given_address(self._config.cs_ip, "cs_ip"),
+            surrounding_address() if on_cs or compiles else None,
+            "" if on_cs else "use_cs=False",
+            compiles=compiles,
+            num_tasks=tasks.current().num_tasks,
+        )
 
-    def _backend(self, use_cs: bool) -> Backend:
-        return self._cs_backend() if self._runs_on_cs(use_cs) else self._cpu_backend()
+    def _backend(self, destination: Destination) -> Backend:
+        make = self._cpu_backend if destination.on_cpu else self._cs_backend
+        return make(destination)
 
-    def _setup(self) -> Setup:
+    def _setup(self, destination: Destination) -> Setup:
         options = self._config.execution_options(self._input_position)
-        return Setup(self._params, self._config, self._model_dir, options, self._compile_dir, self._parts)
+        return Setup(
+            self._params,
+            self._config,
+            self._model_dir,
+            options,
+            destination,
+            self._compile_dir,
+            self._parts,
+        )
 
     def _export_to_analyzer(self, input_fn: Callable[..., Any], mode: str, *, compiles: bool = False) -> None:
         """If cs_input_analyzer started this process, send it the input function and exit."""
-        setup = self._setup()
+        setup = self._setup(Destination("none", "an analysis of the input"))
         export_to_analyzer(setup.whole_input(input_fn, mode), (setup.artifact_dir,), compiles=compiles)
 
 
@@ -281,6 +304,7 @@ class CerebrasEstimator(EstimatorFacade):
         params: Passed to `model_fn` and `input_fn` as a copy.
         warm_start_from: A checkpoint, a directory that has one, or WarmStartSettings: the initial values of
             variables if `model_dir` has no checkpoint yet.
+        use_cs: False runs all calls on this CPU.
 
     Raises:
         ValueError: `model_fn` has the wrong arguments, or `model_dir` contradicts the config.
@@ -294,9 +318,11 @@ class CerebrasEstimator(EstimatorFacade):
         config: Any = None,
         params: Mapping[str, Any] | None = None,
         warm_start_from: Any = None,
+        use_cs: bool = True,
     ) -> None:
         check_model_fn(model_fn, has_params=bool(params))
         super().__init__(model_dir, compile_dir, config, params)
+        self._use_cs = use_cs
         self._model_fn = model_fn
         self._warm_start = parse_warm_start(warm_start_from)
 
@@ -305,15 +331,15 @@ class CerebrasEstimator(EstimatorFacade):
         """The user's `model_fn`."""
         return self._model_fn
 
-    def _cpu_backend(self) -> Backend:
+    def _cpu_backend(self, destination: Destination) -> Backend:
         from estimator.cpu import CpuBackend
 
-        return CpuBackend(self._setup(), self._model_fn, self._warm_start)
+        return CpuBackend(self._setup(destination), self._model_fn, self._warm_start)
 
-    def _cs_backend(self) -> CsBackend:
+    def _cs_backend(self, destination: Destination) -> CsBackend:
         from estimator.cs.run import CsBackend
 
-        return CsBackend(self._setup(), self._front_end, self._warm_start)
+        return CsBackend(self._setup(destination), self._front_end, self._warm_start)
 
     def _front_end(
         self, source: InputSource, options: StateOptions, hooks: tuple[Any, ...]

@@ -17,6 +17,7 @@ from estimator.layer_lines import line_of, watch_layers
 from estimator.spec import EstimatorSpec, ModeKeys
 
 if TYPE_CHECKING:
+    from cs_runtime.destination import Destination
     from estimator.cpu import CpuBackend
     from estimator.cs.keras_program import KerasFrontEnd
     from estimator.cs.run import CsBackend
@@ -50,7 +51,7 @@ class KerasEstimator(EstimatorFacade):
         model_dir: Directory of checkpoints, events and summaries. If None, that of the config, or else a
             temporary directory.
         compile_dir: Directory of compile artifacts; `model_dir` if None.
-        config: A CSRunConfig with `cs_ip`.
+        config: A CSRunConfig; None for the defaults.
         params: Passed to `input_fn` as a copy.
     """
 
@@ -95,13 +96,13 @@ class KerasEstimator(EstimatorFacade):
         load_checkpoint_into(self.model, prefix)
         return self.model
 
-    def _cpu_backend(self) -> Backend:
-        return _KerasCpuBackend(self._setup(), self.model)
+    def _cpu_backend(self, destination: Destination) -> Backend:
+        return _KerasCpuBackend(self._setup(destination), self.model)
 
-    def _cs_backend(self) -> CsBackend:
+    def _cs_backend(self, destination: Destination) -> CsBackend:
         from estimator.cs.run import CsBackend
 
-        return CsBackend(self._setup(), self._front_end)
+        return CsBackend(self._setup(destination), self._front_end)
 
     def _front_end(self, source: InputSource, options: StateOptions, hooks: tuple[Any, ...]) -> KerasFrontEnd:
         from estimator.cs.keras_program import KerasFrontEnd
@@ -132,9 +133,9 @@ class _KerasCpuBackend:
         from estimator.cpu import runs_in_this_task
 
         if runs_in_this_task("train"):
-            cause = "config.cs_ip is None" if self._setup.config.cs_ip is None else "use_cs is False"
             raise CallError(
-                f"train() of a KerasEstimator runs on the CS system, but {cause}; on this CPU call fit() of "
+                "train() of a KerasEstimator runs on the CS system, but got "
+                f"{self._setup.destination.reason}; on this CPU call fit() of "
                 "the Keras model itself, after load_checkpoint() to continue a training run"
             )
 

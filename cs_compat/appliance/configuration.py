@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ class CSConfig:
         max_wgt_servers: Maximum number of MemoryX processes.
         max_act_per_csx: Activation servers of each CS system; without effect.
         num_workers_per_csx: Workers that stream the input to each CS system.
-        mgmt_address: IP:PORT of the CS system; if None, CS_IP of the environment.
+        mgmt_address: IP:PORT of the CS system; if None, CS_IP of the environment, else that of the site.
         execution_strategy: A value of `common_config_pb2.ExecutionStrategy`; if None, the toolkit chooses.
         precision_opt_level: Level of the original's optimization of precision; without effect.
 
@@ -52,9 +51,8 @@ class CSConfig:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that have an effect here, as fields of `estimator.CSRunConfig`."""
-        address = None if self.mgmt_address == ORIGINAL_ADDRESS else self.mgmt_address
         return {
-            "cs_ip": address or os.environ.get("CS_IP") or None,
+            "cs_ip": None if self.mgmt_address == ORIGINAL_ADDRESS else self.mgmt_address or None,
             "num_csx": self.num_csx or None,
             "max_wgt_servers": self.max_wgt_servers or None,
             "execution": _EXECUTIONS.get(self.execution_strategy),

@@ -9,7 +9,7 @@ from typing import Any
 from cs_runtime.options import local_compile_dir
 from estimator import EstimatorSpec, KerasEstimator, estimators, keras_model_fn
 from estimator.config import as_cs_config
-from estimator.errors import CallError, UnsupportedOnCsError
+from estimator.errors import UnsupportedOnCsError
 
 
 class CerebrasEstimator(estimators.CerebrasEstimator):
@@ -20,7 +20,6 @@ class CerebrasEstimator(estimators.CerebrasEstimator):
 
     Args:
         model_fn: As for `estimator.CerebrasEstimator`; so are the others.
-        use_cs: False runs on this CPU regardless of the config, as in programs for the CS-1.
     """
 
     _input_position = "program"
@@ -43,6 +42,7 @@ class CerebrasEstimator(estimators.CerebrasEstimator):
             config=own if use_cs else own.replace(cs_ip=None),
             params=params,
             warm_start_from=warm_start_from,
+            use_cs=use_cs,
         )
 
     def train(
@@ -85,9 +85,6 @@ class CerebrasAppEstimator(CerebrasEstimator):
         model_fn: As for that class; so are the others.
         compile_dir: Directory of compile artifacts; `model_dir` if it cannot be created on this machine.
         config: `cerebras_appliance.cs_run_config.CSRunConfig`, whose `cs_config` names the CS system.
-
-    Raises:
-        CallError: A call needs a CS system and none is known.
     """
 
     def __init__(
@@ -118,7 +115,6 @@ class CerebrasAppEstimator(CerebrasEstimator):
         use_cs: bool = True,
     ) -> CerebrasAppEstimator:
         """Train on the CS system, or on this CPU without `use_cs`."""
-        self._require_system(use_cs)
         super().train(input_fn, hooks, steps, max_steps, saving_listeners, use_cs)
         return self
 
@@ -132,15 +128,7 @@ class CerebrasAppEstimator(CerebrasEstimator):
         use_cs: bool = True,
     ) -> dict[str, Any]:
         """Evaluate on the CS system, or on this CPU without `use_cs`."""
-        self._require_system(use_cs)
         return super().evaluate(input_fn, steps, hooks, checkpoint_path, name, use_cs)
-
-    def _require_system(self, use_cs: bool) -> None:
-        if use_cs and self.config.cs_ip is None:
-            raise CallError(
-                "no CS system is known, expected the mgmt_address IP:PORT of the CSConfig, or CS_IP in the "
-                "environment; pass --mgmt_address, or use_cs=False to run on this CPU"
-            )
 
 
 def KerasModelToCerebrasEstimator(  # noqa: N802 - the original name
@@ -171,9 +159,13 @@ class Estimator(CerebrasEstimator):
         params: Mapping[str, Any] | None = None,
         warm_start_from: Any = None,
     ) -> None:
-        own = as_cs_config(config).replace(cs_ip=None)
         super().__init__(
-            model_fn, model_dir=model_dir, config=own, params=params, warm_start_from=warm_start_from
+            model_fn,
+            model_dir=model_dir,
+            config=config,
+            params=params,
+            warm_start_from=warm_start_from,
+            use_cs=False,
         )
 
 

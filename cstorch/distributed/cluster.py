@@ -19,7 +19,8 @@ class ClusterConfig:
     """The cluster of a run.
 
     Attributes:
-        mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
+        mgmt_address: IP:PORT of the CS system; if None, CS_IP of the environment, else the site's, else an
+            embedded system.
         num_workers_per_csx: Number of workers that stream the input to each CS system.
         {options}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,11 +28,13 @@ from cstorch.input.loader import InputLoader
 from cstorch.input.random_state import seed_of_steps
 from cstorch.input.workers import job_files
 from cstorch.job import task
-from cstorch.loop.resources import lock_directory, system_address
+from cstorch.loop.resources import destination, lock_directory, system_address
 from cstorch.program import Program, configuration
 from cstorch.tracing.precision import precision_of
 from cstorch.tracing.state import steps_done
 from cstorch.tracing.values import to_array
+
+log = logging.getLogger("cstorch")
 
 if TYPE_CHECKING:
     from cstorch.tracing.step import TracedStep
@@ -244,9 +247,11 @@ def start_run(
         from cs_runtime.compile import compile_or_validate  # late: workers have no compiler
 
         command: Command = "validate_only" if config.validate_only else "compile_only"
+        log.info("%s", destination().describe(command, fabric=config.fabric))
         compile_or_validate(front_end, _settings(loader, step, command))
         return None
     mode: Command = "train" if step.mode == "train" else "eval"
+    log.info("%s", destination().describe(mode))
     settings = _settings(loader, step, mode, None if can_extend else steps)
     number = next_run()
     # One worker reads the whole input of an evaluation. In a job without a launcher that is this process.

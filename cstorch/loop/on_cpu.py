@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from cs_runtime import terminal
 from cs_runtime.progress import HostProgress, end_training, log_how_to_resume
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule
 from cstorch.loop import base
 from cstorch.loop.base import ProgramLoop
-from cstorch.loop.resources import lock_directory
+from cstorch.loop.resources import destination, lock_directory
 from cstorch.program import Program, configuration
 from cstorch.tracing.state import continue_at, steps_done
+
+log = logging.getLogger("cstorch")
 
 _STEPS_PER_LOG_LINE = 100
 
@@ -42,6 +46,8 @@ class CpuLoop(ProgramLoop):
 
     def batches(self) -> Iterator[Any]:
         """Yield a batch for each step; the input is repeated when it ends."""
+        terminal.configure_logging("cstorch")
+        log.info("%s", destination().describe("train" if self.trains else "eval"))
         if not self.trains:
             yield from islice(self._loader.endless(0), self.steps)
             return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from cs_runtime.embedded_system import EmbeddedSystem
+from cs_runtime.destination import Destination, choose_destination, given_address, surrounding_address
+from cs_runtime.embedded_system import EmbeddedSystem, log_name
 from cs_runtime.training_lock import training_lock
 from cstorch.chosen_backend import DEFAULT_ARTIFACT_DIR, current_backend
 from cstorch.input.workers import LocalWorkers, job_directory
@@ -38,18 +38,28 @@ def start_workers() -> None:
         Program.current().local_workers = LocalWorkers(number, job_directory(task()), task())
 
 
+def destination() -> Destination:
+    """Return where the program runs."""
+    return choose_destination(
+        given_address(configuration().mgmt_address, "mgmt_address"),
+        surrounding_address(),
+        "backend 'CPU'" if Program.current().on_cpu else "",
+        compiles=not _runs(),
+    )
+
+
 def start_system() -> None:
     """Start a simulated system for a program that runs and names none; return before it is ready."""
-    if _runs() and not _find_system():
+    if destination().kind == "embedded":
         _own_system(configuration().options.share.wafers)
 
 
 def system_address() -> str | None:
     """Return the address of the CS system; None if the program is only compiled and names none."""
-    config, named = configuration(), _find_system()
-    if named or config.compile_only or config.validate_only:
-        return named
-    return _own_system(config.options.share.wafers).address
+    place = destination()
+    if place.kind != "embedded":
+        return place.address
+    return _own_system(configuration().options.share.wafers).address
 
 
 def _runs() -> bool:
@@ -57,15 +67,10 @@ def _runs() -> bool:
     return not (config.compile_only or config.validate_only)
 
 
-def _find_system() -> str | None:
-    return configuration().mgmt_address or os.environ.get("CS_IP") or None
-
-
 def _own_system(wafers: int) -> EmbeddedSystem:
     """Return the simulated system of the program, which is started at the first call."""
     systems = Program.current().embedded_systems
     if wafers not in systems:
-        name = "cs_system.log" if wafers == 1 else f"cs_system_{wafers}.log"
-        system = systems[wafers] = EmbeddedSystem(configuration().model_dir / name, wafers)
+        system = systems[wafers] = EmbeddedSystem(configuration().model_dir / log_name(wafers), wafers)
         Program.current().cleanup.callback(system.end)
     return systems[wafers]

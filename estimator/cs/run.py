@@ -15,6 +15,7 @@ import numpy as np
 import cs_runtime.inference
 import cs_runtime.training
 from cs_runtime import tasks
+from cs_runtime.embedded_system import EmbeddedSystem, log_name, shared_system
 from cs_runtime.exits import record_failures
 from cs_runtime.options import Command, RunSettings
 from cs_runtime.program import MeasuredFrontEnd
@@ -103,13 +104,13 @@ class CsBackend:
         from cs_runtime.compile import compile_or_validate  # late: workers have no compiler
 
         log.info("TF_CONFIG environment variable: {}")
-        log.info("Running %s for the CS system", "validate" if validate_only else "compile")
+        command: Command = "validate_only" if validate_only else "compile_only"
+        self._log_place(command)
         warn_of_unused_options(self._setup.config)
         write_params(self._setup.model_dir, self._setup.params)
         source = self._setup.compile_input(input_fn, mode)
         log_report(source, shared=mode == ModeKeys.TRAIN)
         front_end = self._make_front_end(source, StateOptions(), ())
-        command: Command = "validate_only" if validate_only else "compile_only"
         compile_or_validate(front_end, self._settings(front_end, command))
         leave_at_exit()
 
@@ -199,11 +200,18 @@ class CsBackend:
 
     def _log_start(self, command: Command) -> None:
         log.info("TF_CONFIG environment variable: %s", json.dumps(tasks.job_config()))
-        config = self._setup.config
-        name = f" {config.system_name}" if config.system_name else ""
-        log.info("Running %s on the CS system%s at %s", command, name, config.cs_ip)
+        self._log_place(command)
         if tasks.is_chief():
-            warn_of_unused_options(config)
+            warn_of_unused_options(self._setup.config)
+        if self._setup.destination.kind == "embedded":
+            self._embedded_system()  # it starts while the step is traced
+
+    def _log_place(self, command: Command) -> None:
+        log.info("%s", self._setup.destination.describe(command, self._setup.config.system_name))
+
+    def _embedded_system(self) -> EmbeddedSystem:
+        wafers = self._setup.options.share.wafers
+        return shared_system(self._setup.model_dir / log_name(wafers), wafers)
 
     def _settings(
         self,
@@ -213,12 +221,15 @@ class CsBackend:
         last_step: int | None = None,
     ) -> RunSettings:
         setup, config = self._setup, self._setup.config
+        address = setup.destination.address
+        if setup.destination.kind == "embedded":
+            address = self._embedded_system().address
         return RunSettings(
             mode=command,
             model_dir=setup.model_dir,
             batch_size=self._batch_size(front_end),
             compile_dir=setup.compile_dir,
-            cs_ip=config.cs_ip,
+            cs_ip=address,
             steps=steps,
             last_step=last_step,
             save_every_steps=config.save_checkpoints_steps,

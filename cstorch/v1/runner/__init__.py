@@ -83,7 +83,7 @@ def _start(config: RunConfig) -> None:
         )
         Program.current().change_configuration(options=config.options)
     else:
-        initialize(service_workdir=workdir)
+        initialize(service_workdir=workdir, use_cs=False)
         take_requests()
     terminal.configure_logging("cstorch")
     for name in (*terminal.PACKAGES, "cstorch"):

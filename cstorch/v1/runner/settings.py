@@ -83,7 +83,8 @@ class RunConfig:
         streamer_logging: Level of the workers' logs.
         service_dir: Directory for the files of the run; None for `model_dir`.
         compile_dir: Directory for compile artifacts; None for `service_dir`.
-        cs_ip: Address of the CS system; None for this CPU.
+        cs_ip: Address of the CS system; None for that of CS_IP or the site, else an embedded one.
+        cpu: Run on this CPU.
         compile_only: Compile, and stop.
         validate_only: Check that the model can be compiled, and stop.
         mode: "train", "eval" or "train_and_eval".
@@ -115,6 +116,7 @@ class RunConfig:
     service_dir: str | None = None
     compile_dir: str | None = None
     cs_ip: str | None = None
+    cpu: bool = False
     compile_only: bool = False
     validate_only: bool = False
     mode: str = "train"
@@ -127,7 +129,7 @@ class RunConfig:
     @property
     def on_cs(self) -> bool:
         """True if a CS system is used, or compiled for."""
-        return self.cs_ip is not None or self.only_compiled
+        return not self.cpu or self.only_compiled
 
     @property
     def only_compiled(self) -> bool:
@@ -236,12 +238,12 @@ class RunConfig:
         if self.grad_accum_steps != 1:
             raise CallError(
                 f"grad_accum_steps is {self.grad_accum_steps} on the CS system, expected 1: choose the batch "
-                "size, and micro_batch_size, instead"
+                "size, and micro_batch_size, instead, or --cpu"
             )
         if self.enable_summaries:
             raise CallError(
                 "enable_summaries is set on the CS system, expected False: values are fetched only at "
-                "log_steps"
+                "log_steps; or pass --cpu"
             )
 
     def log_level(self, *, only_streams: bool) -> int:
@@ -275,7 +277,7 @@ def parse(
     add("execution", nargs="?", choices=EXECUTION_NAMES, help="execution mode of the CS system")
     add("-p", "--params", required=True, type=Path, help="YAML file with the parameters")
     add("-m", "--mode", required=True, choices=MODES)
-    add("-cs", "--cs_ip", help="address of the CS system: IP or IP:PORT; this CPU without it")
+    add("-cs", "--cs_ip", help="address of the CS system: IP or IP:PORT; an embedded one without it")
     add("-cpu", "--cpu", action="store_true", help="this CPU, regardless of the parameters")
     add("-o", "--model_dir", type=Path, default=directory / "model_dir", help="directory for results")
     add("-c", "--compile_dir", help="directory for compile artifacts; the model_dir without it")
@@ -354,7 +356,7 @@ def merge_params(args: argparse.Namespace, own: Sequence[str]) -> Params:
     if args.execution is not None:
         run["execution"] = EXECUTION_NAMES[args.execution]
     if args.cpu or args.target == "CPU":
-        run["cs_ip"] = None
+        run.update(cpu=True, cs_ip=None)
     _log_unused_flags(args)
     params["runconfig"] = run
     params["flags"] = {name: getattr(args, name) for name in own}

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from cs_runtime import terminal
+from cs_runtime.destination import choose_destination, given_address, surrounding_address
 from cs_runtime.options import local_compile_dir
 from cs_runtime.tasks import current
 from cs_toolkit.execution_options import default_execution
@@ -60,14 +62,16 @@ def initialize(
     use_cbfloat16: bool = False,
     use_appliance_data: bool = False,
     log_initialization: bool = True,
+    use_cs: bool = True,
 ) -> None:
     """Choose the CS system or this CPU. Call it once, before the model is created.
 
-    With neither an address nor `compile_only` everything stays on this CPU, with PyTorch itself. In a job
-    this is the chief's CPU, and workers end here.
+    With `use_cs=False` everything stays on this CPU, with PyTorch itself. In a job this is the chief's CPU,
+    and workers end here.
 
     Args:
-        cs_ip: IP or IP:PORT of the CS system.
+        cs_ip: IP or IP:PORT of the CS system; if None, CS_IP of the environment, else the site's, else an
+            embedded system.
         service_workdir: Directory for the files of the run; None for the current directory.
         compile_dir: Directory for compile artifacts; `service_workdir` if None, or if it cannot be created
             here.
@@ -77,8 +81,10 @@ def initialize(
         use_cbfloat16: Compute mixed precision in cbfloat16 instead of float16.
         use_appliance_data: Without effect: where the original's appliance keeps tensors.
         log_initialization: Without effect: the toolkit logs unless the program has configured logging.
+        use_cs: False runs everything on this CPU.
 
     Raises:
+        NoSystemError: The process is a task of a job of several, and no address is known.
         ConfigureError: The process is configured already.
     """
     if use_cbfloat16:
@@ -88,9 +94,20 @@ def initialize(
     environment.service_workdir = str(workdir)
     environment.compile_dir = None if compile_dir is None else str(compile_dir)
     environment.appliance = appliance
-    if cs_ip is None and not compile_only and not appliance:
-        leave_to_chief()
-        return
+    # The appliance names its system later, and its workers do not run the program.
+    if not appliance:
+        place = choose_destination(
+            given_address(cs_ip, "cs_ip"),
+            surrounding_address(),
+            "" if use_cs else "use_cs=False",
+            compiles=compile_only,
+            num_tasks=current().num_tasks,
+        )
+        if place.on_cpu:
+            leave_to_chief()
+            terminal.configure_logging("cstorch")
+            log.info("%s", place.describe("run"))
+            return
     Program.current().configure(
         Configuration(
             workdir,

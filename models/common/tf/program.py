@@ -78,7 +78,8 @@ class Program:
         add("-p", "--params", type=Path, default=self.folder / self.params_file, help="YAML file")
         add("-o", "--model_dir", type=Path, default=self.folder / "model_dir", help="folder of results")
         add("-m", "--mode", required=True, choices=MODES)
-        add("--cs_ip", help="address of the CS system: IP or IP:PORT; without it, this CPU")
+        add("--cs_ip", help="address of the CS system: IP or IP:PORT; without it, an embedded simulated one")
+        add("--cpu", action="store_true", help="run on this CPU, with TensorFlow itself")
         add("--steps", type=int, help="train this many more steps")
         add("--max_steps", type=int, help="train to this global step")
         add("--eval_steps", type=int, help="batches to evaluate or predict; 0 or omitted: all")
@@ -87,7 +88,7 @@ class Program:
         add("--compile_only", action="store_true", help="compile, and stop")
         add("--data_dir", help=self.data_help)
         add("--checkpoint_path", help="evaluate or predict with it, or train from its weights")
-        add("--device", help="device for a run without a CS system, e.g. CPU:0")
+        add("--device", help="run on this device of this host, e.g. CPU:0")
         add("--num_replicas", help="copies of the model on the wafer that share a batch: a number, or auto")
         add("--multireplica", action="store_true", help="--num_replicas=auto: the fastest number of copies")
         args = parser.parse_args(argv)
@@ -137,7 +138,12 @@ def make_estimator(
     if args.checkpoint_path is not None and args.mode in ("train", "train_and_eval"):
         warm_start = WarmStartSettings(args.checkpoint_path, initial_variables)
     return CerebrasEstimator(
-        model_fn, model_dir=args.model_dir, config=config, params=params, warm_start_from=warm_start
+        model_fn,
+        model_dir=args.model_dir,
+        config=config,
+        params=params,
+        warm_start_from=warm_start,
+        use_cs=not args.cpu,
     )
 
 
@@ -154,6 +160,9 @@ def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         parser.error(f"--multireplica and --num_replicas {args.num_replicas} exclude each other; pass one")
     if args.device is not None and args.cs_ip is not None:
         parser.error(f"--device {args.device} is for this CPU, got --cs_ip {args.cs_ip}; pass one of them")
+    if args.cpu and args.cs_ip is not None:
+        parser.error(f"--cpu and --cs_ip {args.cs_ip} exclude each other; pass one of them")
+    args.cpu = args.cpu or args.device is not None
     _report_unused(parser, args)
 
 

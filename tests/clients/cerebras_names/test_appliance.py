@@ -47,9 +47,9 @@ def logs(
         name: [PROGRAM, *arguments, *address.get(name, ()), f"--model_dir={name}_dir"]
         for name, arguments in RUNS.items()
     }
-    programs["without"] = ["without.py", PROGRAM, "CSX"]
+    programs["without"] = ["without.py", PROGRAM, "CSX", "--model_dir=without_dir"]
     launch = partial(run_in(directory), CS_IP=system.address)
-    found = run_programs(launch, ["csrun_cpu"], directory, programs, codes={"without": 2})
+    found = run_programs(launch, ["csrun_cpu"], directory, programs)
     return {name: tasks["chief-0"] for name, tasks in found.items()}
 
 
@@ -66,8 +66,8 @@ def test_it_trains_and_evaluates_on_the_system_and_on_this_cpu(logs: dict[str, s
     assert losses["weight_streaming"] == pytest.approx(losses["CPU"], abs=2e-4)
 
 
-def test_a_missing_system_is_reported(logs: dict[str, str]) -> None:
-    assert (
-        "no CS system is known, expected the mgmt_address IP:PORT of the CSConfig, or CS_IP"
-        in logs["without"]
-    )
+def test_the_log_says_where_it_runs_and_why(logs: dict[str, str], system: RunningSystem) -> None:
+    assert f"training on the CS system at {system.address} (--mgmt_address)" in logs["pipelined"]
+    assert f"training on the CS system at {system.address} (CS_IP)" in logs["weight_streaming"]
+    assert "training on this CPU (use_cs=False)" in logs["CPU"]
+    assert "training on an embedded simulated CS system (no address: pass --cs_ip" in logs["without"]

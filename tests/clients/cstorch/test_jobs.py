@@ -65,7 +65,7 @@ def test_a_program_without_a_launcher_has_its_own_system_and_leaves_its_files(
 ) -> None:
     found, output, folder = alone
     assert len(found) == STEPS + 1
-    assert "using an embedded simulated one at 127.0.0.1:" in output
+    assert "training on an embedded simulated CS system (no address: pass --cs_ip" in output
     assert f"Training finished with {STEPS * 16} samples" in output
     summary = json.loads((folder / "model_dir" / "run_summary.json").read_text())
     assert (summary["status"], summary["last_step"], summary["workers"]) == ("completed", STEPS, 1)

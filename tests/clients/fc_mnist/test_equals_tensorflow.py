@@ -49,7 +49,13 @@ def estimator(
         save_checkpoints_steps=1000,
         execution=execution,
     )
-    return CerebrasEstimator(model_module.model_fn, model_dir, config=config, params=params(dropout))
+    return CerebrasEstimator(
+        model_module.model_fn,
+        model_dir,
+        config=config,
+        params=params(dropout),
+        use_cs=system is not None,
+    )
 
 
 def plain_session(model_module: Any, steps: int) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -118,7 +124,9 @@ def test_one_seed_gives_the_same_initial_weights_on_the_system_and_on_the_cpu(
     losses = []
     for name, cs_ip in (("system", system.address), ("cpu", None)):
         config = CSRunConfig(cs_ip=cs_ip, tf_random_seed=SEED, save_summary_steps=1)
-        CerebrasEstimator(model_fn, tmp_path / name, config=config).train(digits_input_fn, max_steps=5)
+        CerebrasEstimator(model_fn, tmp_path / name, config=config).train(
+            digits_input_fn, max_steps=5, use_cs=name == "system"
+        )
         losses.append(read_losses(tmp_path / name))
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     expected, got = checkpoint(tmp_path / "cpu", 5), checkpoint(tmp_path / "system", 5)

@@ -26,7 +26,7 @@ def input_fn() -> tf.data.Dataset:
 
 def estimator(model: Any, model_dir: Path, cs_ip: str | None = None) -> CerebrasEstimator:
     config = CSRunConfig(cs_ip=cs_ip, save_summary_steps=1)
-    return CerebrasEstimator(keras_model_fn(model), model_dir, config=config)
+    return CerebrasEstimator(keras_model_fn(model), model_dir, config=config, use_cs=cs_ip is not None)
 
 
 @pytest.fixture(scope="module")

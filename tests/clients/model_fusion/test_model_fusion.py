@@ -86,7 +86,9 @@ def config(cs_ip: str | None = None) -> CSRunConfig:
 
 
 def fused(model_dir: Path, fusion: MultiModelFusion, cs_ip: str | None = None) -> CerebrasEstimator:
-    return CerebrasEstimator(fusion.model_fn, model_dir, config=config(cs_ip), params=fusion.params)
+    return CerebrasEstimator(
+        fusion.model_fn, model_dir, config=config(cs_ip), params=fusion.params, use_cs=cs_ip is not None
+    )
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CerebrasEstimat
     found = {}
     for name, params in PARAMS.items():
         estimator = CerebrasEstimator(model_fn, tmp_path_factory.mktemp(name), config=config(), params=params)
-        found[name] = estimator.train(input_fn, steps=STEPS)
+        found[name] = estimator.train(input_fn, steps=STEPS, use_cs=False)
     return found
 
 
@@ -171,7 +173,8 @@ def test_models_continue_from_their_own_checkpoints(
     start.mkdir()
     for file in Path(alone["left"].model_dir).glob(f"*ckpt-{STEPS}*"):
         (start / file.name).write_bytes(file.read_bytes())
-    on = CerebrasEstimator(model_fn, start, config=config(), params=PARAMS["left"]).train(input_fn, steps=2)
+    on = CerebrasEstimator(model_fn, start, config=config(), params=PARAMS["left"])
+    on.train(input_fn, steps=2, use_cs=False)
     assert program.get_variable_value("left/global_step") == STEPS + 2
     assert program.get_variable_value("right/global_step") == 2
     for name in ("hidden", "out", "mean"):

@@ -44,7 +44,7 @@ def program(
     config = CSRunConfig(
         cs_ip=None if system is None else system.address, tf_random_seed=5, precision=precision
     )
-    return CerebrasEstimator(model_fn, model_dir, config=config)
+    return CerebrasEstimator(model_fn, model_dir, config=config, use_cs=system is not None)
 
 
 def trained(model_dir: Path, system: RunningSystem | None, optimizer: Optimizer, *steps: int) -> Any:

@@ -24,7 +24,9 @@ def estimator(
 ) -> CerebrasEstimator:
     settings = {"tf_random_seed": 5, "save_summary_steps": 1, **config}
     cs_ip = None if system is None else system.address
-    return CerebrasEstimator(model_fn, model_dir, config=CSRunConfig(cs_ip=cs_ip, **settings))
+    return CerebrasEstimator(
+        model_fn, model_dir, config=CSRunConfig(cs_ip=cs_ip, **settings), use_cs=system is not None
+    )
 
 
 def checkpoint(model_dir: Path, step: int) -> dict[str, np.ndarray]:

@@ -51,7 +51,9 @@ def test_it_trains_on_the_system_as_on_the_cpu_and_its_layers_are_kernels(
 ) -> None:
     for name, address in (("system", system.address), ("cpu", None)):
         config = CSRunConfig(cs_ip=address, tf_random_seed=5, save_summary_steps=1)
-        CerebrasEstimator(model_fn, tmp_path / name, config=config).train(input_fn, max_steps=STEPS)
+        CerebrasEstimator(model_fn, tmp_path / name, config=config).train(
+            input_fn, max_steps=STEPS, use_cs=name == "system"
+        )
     on_system, on_cpu = read_losses(tmp_path / "system"), read_losses(tmp_path / "cpu")
     assert len(on_cpu) == STEPS
     assert on_cpu[-1] < on_cpu[0]

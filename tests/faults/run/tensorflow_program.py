@@ -51,7 +51,9 @@ def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
         cs_ip=cs_ip or None, tf_random_seed=1, save_checkpoints_steps=save_every, log_step_count_steps=10
     )
     limit = {os.environ.get("LIMIT", "max_steps"): int(max_steps)}
-    CerebrasEstimator(linear_classifier(), model_dir, config=config).train(input_fn, **limit)
+    CerebrasEstimator(linear_classifier(), model_dir, config=config).train(
+        input_fn, **limit, use_cs=bool(cs_ip)
+    )
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def trained(
     model_fn: Callable[..., EstimatorSpec], input_fn: Any, directory: Path, cs_ip: str | None, **config: Any
 ) -> list[np.ndarray]:
     estimator = CerebrasEstimator(model_fn, directory, config=CSRunConfig(cs_ip=cs_ip, **config))
-    estimator.train(input_fn, max_steps=STEPS)
+    estimator.train(input_fn, max_steps=STEPS, use_cs=cs_ip is not None)
     return [estimator.get_variable_value(name) for name in ("table", "kernel")]
 
 

@@ -117,7 +117,7 @@ def input_fn(mode):
 estimator = CerebrasEstimator(model_fn, sys.argv[2], config=CSRunConfig())
 with report_errors():
     if sys.argv[1] == "train":
-        estimator.train(input_fn, steps=2)
+        estimator.train(input_fn, steps=2, use_cs=False)
     else:
         estimator.evaluate(input_fn)
 """

@@ -85,9 +85,10 @@ def called(
     given = {**PARAMS, **(params or {})}
     given["runconfig"] = {**given["runconfig"], **run_config}
     Path("params.yaml").write_text(yaml.safe_dump(given))
-    return run(
-        Network, data_fn, data_fn, runner=runner, argv=["-p", "params.yaml", "-o", "model_dir", *flags]
-    )
+    elsewhere = ("CSX", "--cs_ip", "--compile_only", "--validate_only")
+    place = () if any(flag.startswith(elsewhere) for flag in flags) else ("--cpu",)
+    argv = ["-p", "params.yaml", "-o", "model_dir", *place, *flags]
+    return run(Network, data_fn, data_fn, runner=runner, argv=argv)
 
 
 class Without(Runner):
@@ -222,7 +223,7 @@ def test_own_flags_and_defaults_reach_the_model() -> None:
         params["model"] = {"hidden_size": params["flags"]["hidden"]}
 
     Path("params.yaml").write_text(yaml.safe_dump(PARAMS))
-    words = ["-p", "params.yaml", "-m", "train", "-o", "model_dir", "--hidden=5", "--max_steps=1"]
+    words = ["-p", "params.yaml", "-m", "train", "--cpu", "-o", "model_dir", "--hidden=5", "--max_steps=1"]
     run(model_fn, data_fn, None, defaults, extra, argv=words)
     assert seen["model"] == {"hidden_size": 5}
     assert seen["runconfig"]["max_steps"] == 1

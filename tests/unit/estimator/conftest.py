@@ -59,8 +59,14 @@ def tiny(tmp_path: Path) -> Callable[..., CerebrasEstimator]:
         params = config.pop("params", {"learning_rate": 0.05})
         extra = {name: config.pop(name) for name in ("warm_start_from",) if name in config}
         model_dir = config.pop("model_dir", tmp_path / "model")
+        use_cs = config.get("cs_ip") is not None
         return CerebrasEstimator(
-            function, model_dir=model_dir, config=CSRunConfig(**config), params=params, **extra
+            function,
+            model_dir=model_dir,
+            config=CSRunConfig(**config),
+            params=params,
+            use_cs=use_cs,
+            **extra,
         )
 
     return make

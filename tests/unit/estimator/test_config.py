@@ -128,16 +128,6 @@ def test_numbers_of_replicas() -> None:
             CSRunConfig(num_replicas=wrong)
 
 
-def test_in_a_job_the_system_is_that_of_the_site_unless_another_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CS_IP", "10.0.0.9")
-    assert CSRunConfig().cs_ip is None  # without csrun_wse a program without an address runs on this CPU
-    monkeypatch.setenv("CSRUN_ROLE", "chief")
-    assert CSRunConfig().cs_ip == "10.0.0.9"
-    assert CSRunConfig(cs_ip="10.0.0.5").cs_ip == "10.0.0.5"
-
-
 def test_options_of_the_original_without_effect_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
     _warn_of_options.cache_clear()
     options = Message(target_num_replicas=2)

@@ -345,7 +345,7 @@ def estimator_of(loss_of: Loss, folder: Path) -> CerebrasEstimator:
         train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
         return EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    return CerebrasEstimator(model_fn, folder)
+    return CerebrasEstimator(model_fn, folder, use_cs=False)
 
 
 def train(estimator: CerebrasEstimator) -> None:

@@ -22,7 +22,7 @@ from estimator.input.dataset import InputSource
 
 model_dir = pathlib.Path(sys.argv[2])
 params = {"learning_rate": 0.05}
-estimator = CerebrasEstimator(tiny.model_fn, model_dir, config=CSRunConfig(), params=params)
+estimator = CerebrasEstimator(tiny.model_fn, model_dir, params=params, use_cs=False)
 estimator.train(tiny.input_fn, steps=40)
 assert estimator.evaluate(tiny.input_fn)["accuracy"] > 0.7
 assert len(list(estimator.predict(tiny.input_fn))) == 24

@@ -14,7 +14,7 @@ parser.add_argument("--checkpoint", required=True)
 parser.add_argument("--reads", action="store_true")
 args = parser.parse_args()
 
-cbtorch.initialize(cs_ip=args.cs_ip)
+cbtorch.initialize(cs_ip=args.cs_ip, use_cs=args.cs_ip is not None)
 
 
 class Model(nn.Module):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cs_system.command_line import reporting
+from cs_toolkit.command_group import CommandGroup
 from cs_toolkit.security.identity import CA_FILE, CERTIFICATE_FILE, CERTS_VARIABLE, Identity, Role
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _FORCE = click.option("--force", is_flag=True, help="Replace existing files.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def certs() -> None:
     """Certificates for TLS between CS systems and their users.
 

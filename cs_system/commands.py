@@ -14,6 +14,7 @@ from cs_system.command_line import certs_option, reporting
 from cs_system.logs import log_options
 from cs_system.operator_commands import drain, mode, release, resume, status, top, usage
 from cs_toolkit import __version__ as TOOLKIT_VERSION
+from cs_toolkit.command_group import CommandGroup
 from cs_toolkit.garbage import leave_at_exit, use_infrequent_collection
 from cs_toolkit.network.liveness import (
     DEFAULT_PEER_TIMEOUT_S,
@@ -70,7 +71,7 @@ _PEER_TIMEOUT = click.option(
 ASKING = ("status", "top", "release", "drain", "resume", "mode", "usage")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(TOOLKIT_VERSION, prog_name="cs_system")
 def main() -> None:
     """A simulated CS system, reached by IP and port, that really trains models."""

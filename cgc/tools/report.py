@@ -18,11 +18,12 @@ from cgc.manifest import PROVENANCE, REPORT_JSON
 from cgc.report.diff_page import render_diff_html
 from cgc.report.pipeline import DEFAULT_SAMPLES, make_trace
 from cgc.report.text import table
+from cs_toolkit.command_group import CommandGroup
 from cs_toolkit.files import read_json
 from cs_toolkit.log_lines import escape_controls
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Look at compile reports."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from cs_toolkit.command_group import CommandGroup
 from csrun.commands.config_init import init
 from csrun.commands.flags import use_site_config_option, working_directory
 from csrun.console import STDERR, STDOUT, write_text
@@ -23,7 +24,7 @@ from csrun.site.values import variables
 EXIT_INVALID = 2
 
 
-@click.group(no_args_is_help=False, options_metavar="[FLAGS]")
+@click.group(cls=CommandGroup, options_metavar="[FLAGS]")
 def config() -> None:
     """The site's settings: init, show, check, schema, trust."""
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from cs_toolkit import __version__
+from cs_toolkit.command_group import CommandGroup
 from csrun.commands.flags import context_settings, run_main, use_site_config_option
 
 PROGRAM = "csrun"
@@ -35,7 +36,7 @@ Jobs are started by csrun_cpu and csrun_wse.
 """
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(CommandGroup):
     """A group that imports a subcommand when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -63,7 +64,6 @@ def build_command() -> click.Command:
         context_settings=context_settings(),
         help=_HELP,
         options_metavar="[FLAGS]",
-        no_args_is_help=False,
     )
     @use_site_config_option
     @click.version_option(__version__, prog_name=PROGRAM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -210,6 +211,9 @@ def run_main(
         code = error.exit_code
     except click.exceptions.Exit as leave:
         code = leave.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = EXIT_USAGE
     except click.ClickException as error:
         say(program, _click_message(program, error, given))
         code = EXIT_USAGE
@@ -231,7 +235,14 @@ def _click_message(program: str, error: click.ClickException, given: Sequence[st
             (word for word in given if word.split("=")[0].replace("_", "-") == error.option_name),
             error.option_name,
         )
-        return f"unknown flag {typed.split('=')[0]!r}; {_suggestion(error)} {all_flags}"
+        flag = typed.split("=")[0]
+        command = _with_flag_after_program(program, typed, given)
+        if command is not None and not _near_names(flag, _visible_flags(error)):
+            return (
+                f"unknown flag {flag!r}; it looks like a flag of the program, which begins after "
+                f"{program}'s own flags: write {command} {all_flags}"
+            )
+        return f"unknown flag {flag!r}; {_suggestion(error)} {all_flags}"
     if isinstance(error, click.exceptions.NoSuchCommand):
         group = error.ctx.command if error.ctx else None
         known = group.list_commands(error.ctx) if error.ctx and isinstance(group, click.Group) else []
@@ -246,15 +257,44 @@ def _click_message(program: str, error: click.ClickException, given: Sequence[st
     return f"{error.format_message()} {all_flags}"
 
 
-def _suggestion(error: click.NoSuchOption) -> str:
+def _with_flag_after_program(program: str, typed: str, given: Sequence[str]) -> str | None:
+    """Return the command line with a flag moved after the program; None if no program follows the flag."""
+    if typed not in given:
+        return None
+    at = given.index(typed)
+    start = next((i for i, word in enumerate(given) if i > at and _is_program(word)), None)
+    if start is None:
+        return None
+    # Words between the flag and the program that are no flags are its value.
+    end = next((i for i in range(at + 1, start) if given[i].startswith("-")), start)
+    return shlex.join([program, *given[:at], *given[end:], *given[at:end]])
+
+
+def _is_program(word: str) -> bool:
+    return word.endswith(".py") or Path(word).name.startswith("python")
+
+
+def _near_names(flag: str, known: Sequence[str]) -> list[str]:
+    """Return the most similar flag, compared without the dashes that all flags share."""
+    from difflib import get_close_matches  # costs start-up time and is needed on this path only
+
+    name = flag.lstrip("-").replace("_", "-")
+    return get_close_matches(name, [each.lstrip("-") for each in known], n=1, cutoff=0.7)
+
+
+def _visible_flags(error: click.NoSuchOption) -> list[str]:
     command = error.ctx.command if error.ctx else None
-    visible = [
+    return [
         name
         for param in (command.params if command else [])
         if isinstance(param, click.Option) and not param.hidden
         for name in param.opts
         if name.startswith("--")
     ]
+
+
+def _suggestion(error: click.NoSuchOption) -> str:
+    visible = _visible_flags(error)
     others = "".join(
         f"; pass other options of {each.title} as {flag.name}={flag.metavar}"
         for each in schedulers()

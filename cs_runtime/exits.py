@@ -22,6 +22,7 @@ from typing import Any
 
 from cs_runtime.errors import ModelDirError
 from cs_runtime.files import write_json
+from cs_runtime.keywords import unknown_keyword_error
 from cs_toolkit import __version__
 from cs_toolkit.errors import EXIT_FAILURE, ProgramFault, WriteError, exit_code_of
 from cs_toolkit.garbage import leave_at_exit
@@ -135,6 +136,7 @@ def report_error(
         return EXIT_BROKEN_PIPE
     if not isinstance(error, Exception):
         raise error
+    error = unknown_keyword_error(error) or error
     write_error_to_log_dir(error)
     code = exit_code_of(error)
     if hasattr(error, "exit_code"):

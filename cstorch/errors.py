@@ -204,7 +204,7 @@ class LoopLeftError(StepError):
         )
 
 
-class OptimizerArgumentError(ToolkitError, ValueError):
+class OptimizerArgumentError(UsageError, ValueError):
     """An invalid argument of an optimizer; a `ValueError`, as programs expect."""
 
 

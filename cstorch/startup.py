@@ -6,11 +6,12 @@ import atexit
 import inspect
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from cs_runtime.options import DEFAULT_COMPILE_DIR, local_compile_dir
+from cs_toolkit.errors import suggestion
 from cs_toolkit.execution_options import (
     SHARED_OPTIONS,
     Recompute,
@@ -294,24 +295,25 @@ def take_requests() -> None:
         program.cleanup.enter_context(program.checkpoint_requests)
 
 
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+
+
+def _unknown_setting(function: str, name: str, known: Sequence[str]) -> ConfigureError:
+    near = suggestion(name, known) or f"; expected one of {', '.join(known)}"
+    return ConfigureError(f"{function}() got the unknown argument '{name}'{near}")
+
+
 def _require_known(appliance: dict[str, Any]) -> None:
     unknown = sorted(set(appliance) - set(_APPLIANCE))
     if unknown:
-        raise ConfigureError(
-            f"configure() got {', '.join(unknown)}, expected model_dir, compile_dir, compile_only, "
-            "validate_only, checkpoint_steps, seed, mgmt_address, num_workers_per_csx, "
-            f"{', '.join(SHARED_OPTIONS)}, "
-            f"or what has no effect, of the appliance: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
-        )
+        raise _unknown_setting("configure", unknown[0], [*_parameters(configure), *_APPLIANCE])
 
 
 def _require_known_backend_settings(settings: dict[str, Any]) -> None:
     unknown = sorted(settings.keys() - {*NO_EFFECT, *_GPU_SETTINGS})
     if unknown:
-        raise ConfigureError(
-            f"backend() got {', '.join(unknown)}, expected artifact_dir, compile_dir, compile_only, "
-            "validate_only, cluster_config, max_checkpoints, use_cs_grad_accum, "
-            f"{', '.join(_BACKEND_OPTIONS)}, or a setting without effect: {', '.join(NO_EFFECT)}"
-        )
+        raise _unknown_setting("backend", unknown[0], [*_parameters(backend), *NO_EFFECT])
     for name in sorted(settings):
         log.info("backend setting %s has no effect on this system", name)

@@ -74,10 +74,8 @@ class RunConfig:
     def __init__(self, **fields: Any) -> None:
         for name in fields:
             if name not in self._fields:
-                raise UnknownFieldError(
-                    f"{type(self).__name__} got an unexpected keyword argument '{name}'"
-                    f"{suggestion(name, self._fields)} (known: {', '.join(self._fields)})"
-                )
+                near = suggestion(name, self._fields) or f"; expected one of {', '.join(self._fields)}"
+                raise UnknownFieldError(f"{type(self).__name__}() got the unknown argument '{name}'{near}")
         values = {**self._fields, **fields}
         if "save_checkpoints_steps" not in fields and "save_checkpoints_secs" not in fields:
             values["save_checkpoints_secs"] = SAVE_CHECKPOINTS_SECS

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cs_toolkit.errors import suggestion
 from cs_toolkit.subclasses import find_program_class
 from cstorch.errors import OptimizerArgumentError, ScheduleError, ScheduleTypeError
 from cstorch.optim.lr_scheduler import (
@@ -77,6 +78,10 @@ def configure_optimizer_params(
     given = _by_own_names(made, kwargs)
     taken = inspect.signature(made).parameters.keys() - {"params"}
     unused = sorted(given.keys() - taken)
+    for name in unused:
+        # A setting of a schedule or a loss scale resembles no argument; a typo does.
+        if near := suggestion(name, taken):
+            log.warning("%s has no argument '%s', which is ignored%s", made.__name__, name, near)
     if unused:
         log.debug("%s has no arguments %s: ignoring them", made.__name__, ", ".join(unused))
     return made, {name: value for name, value in given.items() if name in taken}

@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from cs_runtime import files
 from cs_runtime.errors import EmbeddedSystemError
 from cs_system.commands import main as cs_system_main
 from cs_toolkit.temporary import temporary_directory
@@ -37,15 +38,18 @@ class EmbeddedSystem:
     Args:
         log_file: File for the output of the system.
         wafers: Number of wafers.
+
+    Raises:
+        ModelDirError: The directory of `log_file` is not writable.
     """
 
     def __init__(self, log_file: Path, wafers: int = 1) -> None:
+        files.check_writable(log_file.parent)
         self._log_file, self._owner = log_file, os.getpid()
         self._directory = ExitStack()
         self._ready = self._directory.enter_context(temporary_directory("cs-system-")) / "ready.json"
         self._address: str | None = None
         flags = ["--port=0", f"--ready-file={self._ready}", f"--num-csx={wafers}"]
-        log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("wb") as log_output:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, "serve", *flags],

@@ -40,6 +40,18 @@ def check_writable(directory: Path) -> None:
         raise ModelDirError(directory, error) from error
 
 
+def make_directory(path: Path) -> None:
+    """Create a directory, and those above it, unless it exists.
+
+    Raises:
+        ModelDirError: The directory cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelDirError(path, error) from error
+
+
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Write a file atomically, so that a reader never sees part of it.
 

@@ -151,6 +151,10 @@ class FrontEnd(InputSource, Protocol):
         """Trace the step."""
         ...
 
+    def check_checkpoint(self) -> None:
+        """Check that the checkpoint to start from is of the traced model, before the slow work begins."""
+        ...
+
     def initial_state(self) -> State:
         """Return the initial state, which is that of the newest checkpoint if there is one."""
         ...

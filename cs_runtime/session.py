@@ -104,6 +104,7 @@ def open_session(
     with record_failures(settings.artifact_dir):
         with timeline.phase("trace"):
             program = front_end.program()
+            front_end.check_checkpoint()
         compiled = compile_for(program, settings, target, timeline)
     # Reserve after compiling, which needs no system.
     requirements = Requirements(

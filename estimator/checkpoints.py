@@ -272,22 +272,41 @@ def explain_restore_errors(prefix: str | None) -> Iterator[None]:
         raise CheckpointReadError(prefix, cause) from error
 
 
-def check_shapes(prefix: str, variables: Iterable[Any]) -> None:
-    """Check that variables have the same shapes in a checkpoint and in a graph.
+def check_variables(prefix: str, variables: Iterable[Any], *, all_saved: bool = False) -> None:
+    """Check that variables have the same shapes and types in a checkpoint and in a graph.
+
+    Only the index of the checkpoint is read, so this is fast for any size.
+
+    Args:
+        prefix: The checkpoint.
+        variables: The variables of the graph.
+        all_saved: The checkpoint must have all of them.
 
     Raises:
-        CheckpointReadError: The checkpoint is missing or damaged, or has another shape for a variable.
+        CheckpointReadError: The checkpoint is missing or damaged, or of another model.
     """
     # TensorFlow itself restores whatever shape the checkpoint has.
     with open_checkpoint(prefix) as reader:
-        shapes = reader.get_variable_to_shape_map()
+        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    variables = [variable for variable in variables if not variable._get_save_slice_info()]
+    lacking = [variable.op.name for variable in variables if variable.op.name not in shapes]
+    if lacking and all_saved:
+        raise CheckpointReadError(prefix, f"it lacks the variables {', '.join(lacking)}")
     for variable in variables:
         name = variable.op.name
-        if name in shapes and not variable.shape.is_compatible_with(shapes[name]):
+        if name not in shapes:
+            continue
+        if not variable.shape.is_compatible_with(shapes[name]):
             raise CheckpointReadError(
                 prefix,
                 f"variable '{name}' has the shape {tuple(shapes[name])} in it, "
                 f"but {tuple(variable.shape.as_list())} in the model",
+            )
+        if all_saved and types[name] != variable.dtype.base_dtype:
+            raise CheckpointReadError(
+                prefix,
+                f"variable '{name}' has the type {types[name].name} in it, "
+                f"but {variable.dtype.base_dtype.name} in the model",
             )
 
 

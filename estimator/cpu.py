@@ -31,7 +31,7 @@ from estimator.backend import Batches, Setup
 from estimator.calling import call_model_fn, check_advances, model_graph, with_mean_loss
 from estimator.checkpoints import (
     CheckpointWriter,
-    check_shapes,
+    check_variables,
     checkpoint_step,
     explain_restore_errors,
     latest_checkpoint,
@@ -268,7 +268,7 @@ class CpuBackend:
         )
         close_deferred()
         if checkpoint is not None:
-            check_shapes(checkpoint, v1.global_variables())
+            check_variables(checkpoint, v1.global_variables())
         with explain_restore_errors(checkpoint), explain_cpu_limits(built.graph):
             return v1.train.MonitoredSession(session_creator=creator, hooks=list(hooks))
 

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from cs_runtime import terminal
 from cs_runtime.exits import report_errors
+from cs_runtime.files import make_directory
 from cs_runtime.input_source import Batch, InputSource, Sharding
 from cs_runtime.local_job import LocalJob
 from cs_runtime.tasks import current, has_input
@@ -160,7 +161,8 @@ class LocalWorkers:
     def __init__(self, number: int, directory: Path, task: TaskInfo) -> None:
         self.task = replace(task, num_workers=number, in_process_worker=False, num_tasks=number + 1)
         self._directory = directory = directory.absolute()
-        directory.mkdir(mode=0o700, parents=True)
+        make_directory(directory.parent)
+        directory.mkdir(mode=0o700)
         identity = {"job_id": task.job_id, "token": task.token}
         replace_file(directory / _JOB_FILE, json.dumps(identity), mode=0o600)
         self._files, self._logs = files_of_job(directory, task.token), directory / "logs"

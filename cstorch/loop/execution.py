@@ -83,6 +83,9 @@ class FrontEnd:
         """Return the program to compile."""
         return self._step.program
 
+    def check_checkpoint(self) -> None:
+        """Check nothing: the program has loaded its checkpoint, which PyTorch compares with the model."""
+
     def initial_state(self) -> State:
         """Return the values of the state tensors, and the number of completed steps."""
         values = {name: to_array(tensor.to_host()) for name, tensor in self._step.traced.state.items()}

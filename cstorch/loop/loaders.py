@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cs_runtime.files import check_writable
 from cstorch.appliance import performance
 from cstorch.chosen_backend import current_backend
 from cstorch.compatibility import log_unused
@@ -237,7 +238,7 @@ def current_executor() -> DataExecutor | None:
 
 def _new_folder(folder: Path) -> Path:
     """Create the next numbered folder, and the link to it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder)
     numbers = (int(path.name) for path in folder.iterdir() if path.name.isdigit())
     new = folder / f"{max(numbers, default=0) + 1:06d}"
     new.mkdir()

@@ -66,6 +66,16 @@ class KerasFrontEnd(ProgramInput):
         _ = self.hooks  # refuses a hook that cannot run, before anything is compiled
         return program
 
+    def check_checkpoint(self) -> None:
+        """Check that the checkpoint to start from, if there is one, is of this model.
+
+        Raises:
+            CheckpointReadError: The checkpoint cannot be read or is of another model.
+        """
+        checkpoint = resolve_checkpoint(self._options.checkpoint, self._model_dir)
+        if checkpoint is not None:
+            self._state.check(checkpoint)
+
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return the values of a checkpoint, or else of the model, by resource name; metrics are reset.
 

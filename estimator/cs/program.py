@@ -22,7 +22,14 @@ from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import CSRunConfig
 from estimator.cs.graph import HostMetrics, TracedModel, trace
 from estimator.cs.hooks import HookScope, StepHooks
-from estimator.cs.state import LargeState, ModelState, RenamedTensors, StateOptions, can_be_held_in_parts
+from estimator.cs.state import (
+    LargeState,
+    ModelState,
+    RenamedTensors,
+    StateOptions,
+    can_be_held_in_parts,
+    check_checkpoint,
+)
 from estimator.input.dataset import Element, InputSource, describe, read
 from estimator.spec import PROGRAM_MODES, ModeKeys, predictions_by_name
 from estimator.summaries import Summaries
@@ -136,6 +143,16 @@ class TensorFlowFrontEnd(ProgramInput):
             cgc.errors.CompileError: The compiler does not support something in the graph.
         """
         return self._program
+
+    def check_checkpoint(self) -> None:
+        """Check that the checkpoint to start from, if there is one, is of this model.
+
+        Raises:
+            CheckpointReadError: The checkpoint cannot be read or is of another model.
+        """
+        checkpoint = resolve_checkpoint(self._options.checkpoint, self._model_dir)
+        if checkpoint is not None:
+            check_checkpoint(self._model.graph, self._model.spec.scaffold, checkpoint)
 
     def initial_state(self) -> Mapping[str, np.ndarray]:
         """Return the initial values by resource name; those of a large model are read on access.

@@ -15,14 +15,13 @@ import numpy as np
 from estimator.checkpoints import (
     CHECKPOINT_PREFIX,
     CheckpointWriter,
-    check_shapes,
+    check_variables,
     explain_restore_errors,
     literal_path,
     model_saver,
     open_checkpoint,
 )
 from estimator.config import CSRunConfig, one_shot_session_config
-from estimator.errors import CheckpointReadError
 from estimator.spec import WarmStartSettings, apply_warm_start
 
 log = logging.getLogger("estimator")
@@ -116,11 +115,15 @@ class ModelState:
             self._session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
             self._session.run(v1.tables_initializer())
             if checkpoint is not None:
-                check_shapes(checkpoint, v1.global_variables())
+                check_variables(checkpoint, v1.global_variables())
                 with explain_restore_errors(checkpoint):
                     self._saver.restore(self._session, literal_path(checkpoint))
                 if not logging.getLogger("tensorflow").isEnabledFor(logging.INFO):
                     log.info("Restoring parameters from %s", checkpoint)  # otherwise the saver logs it
+
+    def check(self, checkpoint: str) -> None:
+        """Check that a checkpoint is of this graph, as `check_checkpoint` does."""
+        check_checkpoint(self._graph, None, checkpoint)
 
     def read(self, names: Sequence[str]) -> list[np.ndarray]:
         """Return the current values of variables, given their names in a checkpoint."""
@@ -155,6 +158,26 @@ class ModelState:
                 self._writer.end(self._session, self._writer.last_step)
             self._session.close()
             self._session = None
+
+
+def check_checkpoint(graph: Any, scaffold: Any, prefix: str) -> None:
+    """Check that a checkpoint is of the model of a graph, without reading its tensors.
+
+    Args:
+        graph: The graph of the model.
+        scaffold: The user's scaffold, or None.
+        prefix: The checkpoint.
+
+    Raises:
+        CheckpointReadError: The checkpoint cannot be read or is of another model.
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with graph.as_default():
+        # A saver of the program may restore a part of the variables, or by other names.
+        own_saver = v1.get_collection(v1.GraphKeys.SAVERS) or (scaffold is not None and scaffold.saver)
+        check_variables(prefix, v1.global_variables(), all_saved=not own_saver)
 
 
 class LargeState:
@@ -203,11 +226,7 @@ class LargeState:
                 self._writer.write(values, 0)
             self._keep(0)
         else:
-            check_shapes(checkpoint, self._variables.values())
-            with open_checkpoint(checkpoint) as reader:
-                lacking = [name for name in self._variables if not reader.has_tensor(name)]
-            if lacking:
-                raise CheckpointReadError(checkpoint, f"it lacks the variables {', '.join(lacking)}")
+            check_variables(checkpoint, self._variables.values(), all_saved=True)
             log.info("Restoring parameters from %s", checkpoint)
             self._stored = StoredTensors(checkpoint, self._variables)
         return RenamedTensors(self._stored, keys)

@@ -76,6 +76,8 @@ class NumpyFrontEnd:
             features, labels = batch(shard.index + shard.count * number)
             yield features, narrow_integers("labels", labels)
 
+    def check_checkpoint(self) -> None: ...
+
     def initial_state(self) -> State:
         if self._checkpoint.exists():
             with np.load(self._checkpoint) as saved:

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from estimator import CerebrasEstimator, CSRunConfig
-from estimator.errors import ModelFnError
+from estimator.cs.state import check_checkpoint
+from estimator.errors import CheckpointReadError, ModelFnError
 from tests.programs.tf.events import read_losses
 from tests.programs.tf.linear_classifier import BATCH, FEATURES, ModelFn, input_fn, linear_classifier
 from tests.systems import RunningSystem
@@ -157,5 +158,28 @@ def test_a_checkpoint_of_another_model_names_what_it_lacks(system: RunningSystem
     def more(features: Any) -> Any:
         return tf.matmul(features, v1.get_variable("more", [FEATURES, FEATURES]))
 
-    with pytest.raises(Exception, match=r"lacks the variables .*more"):
+    before = sorted(tmp_path.glob("cs_*"))
+    with pytest.raises(CheckpointReadError, match=r"lacks the variables .*more"):
         estimator(linear_classifier(more), tmp_path, system).train(input_fn, max_steps=4)
+    assert sorted(tmp_path.glob("cs_*")) == before  # nothing was compiled
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "message"),
+    [(5, tf.float32, "has the shape"), (4, tf.float64, "has the type float32 in it, but float64")],
+)
+def test_a_checkpoint_of_another_shape_or_type_is_refused(
+    width: int, dtype: Any, message: str, tmp_path: Path
+) -> None:
+    def graph_of(width: int, dtype: Any) -> tf.Graph:
+        with tf.Graph().as_default() as graph:
+            v1.get_variable("weights", [width], dtype)
+        return graph
+
+    prefix = str(tmp_path / "model.ckpt")
+    with graph_of(4, tf.float32).as_default(), v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, prefix)
+    check_checkpoint(graph_of(4, tf.float32), None, prefix)
+    with pytest.raises(CheckpointReadError, match=message):
+        check_checkpoint(graph_of(width, dtype), None, prefix)

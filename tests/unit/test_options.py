@@ -33,7 +33,7 @@ ORIGINAL_API = (
     "cstorch/v1/session/environment.py",  # state().set_num_csx
 )
 
-# The same name for something else.
+# The same name for something else, or without a decision that depends on the value.
 OTHER_MEANINGS = {
     "num_csx": (
         "cs_system/status.py",  # the wafers that a system has, in the JSON of `cs_system status`
@@ -42,6 +42,7 @@ OTHER_MEANINGS = {
         "cs_system/monitoring/metrics.py",  # the same, as a metric
     ),
     "num_replicas": (
+        "cgc/report/suggestions.py",  # the setting that a suggestion names
         "cs_runtime/run_files.py",  # a key of performance.json
         "cs_system/engine/allowed_ops.py",  # an attribute of XLA's modules
         "input_rules/torch/rules.py",  # an argument of torch's DistributedSampler

@@ -174,7 +174,7 @@ def check_fused_keras_models_train_as_by_keras():
     config = CSRunConfig(stack_params={MULTI_MODEL_STACK_KEY: fusion.stack_params}, save_summary_steps=1)
     with tempfile.TemporaryDirectory() as folder:
         estimator = CerebrasEstimator(fusion.model_fn, folder, config, fusion.params)
-        estimator.train(fusion.input_fn)
+        estimator.train(fusion.input_fn, use_cs=False)
         evaluated = estimator.evaluate(fusion.input_fn)
         for name, alone in models.items():
             alone.fit(input_fn(params[name]), verbose=0)

@@ -249,7 +249,9 @@ def test_backends(tmp_path: Path) -> None:
     for kind, text in (("GPU", "'GPU' is unavailable, expected CSX or CPU"), ("TPU", "backend is 'TPU'")):
         with pytest.raises(CompileCallError, match=text):
             cstorch.backend(kind)
-    with pytest.raises(ConfigureError, match=r"got color, expected artifact_dir"):
+    with pytest.raises(
+        ConfigureError, match="unknown argument 'color'; expected one of backend_type, artifact_dir"
+    ):
         cstorch.backend("CSX", color=1)
     with pytest.raises(ConfigureError, match=r"recorded once; choose with torch\.where"):
         cstorch.backend("CSX", retrace_every_iteration=True)

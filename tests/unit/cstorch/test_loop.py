@@ -705,7 +705,7 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
         ),
         ({"num_workers_per_csx": -1}, "num_workers_per_csx is -1"),
         ({"max_wgt_servers": 0}, "max_wgt_servers is 0, expected a whole number of 1 or more"),
-        ({"checkpoint_step": 5}, "got checkpoint_step, expected model_dir"),
+        ({"checkpoint_step": 5}, "unknown argument 'checkpoint_step'; did you mean 'checkpoint_steps'"),
     ],
 )
 def test_configurations_that_cannot_be_are_refused(settings: dict[str, Any], text: str) -> None:

@@ -209,8 +209,10 @@ def test_a_wrong_site_config_is_named(run: Run, words: list[str], message: str) 
 
 
 def test_csrun_without_arguments_or_with_wrong_ones(run: Run) -> None:
-    assert run("csrun", "--help").returncode == 0
-    for words in ([], ["confg"], ["config"], ["config", "show", "--jsn"], ["config", "check", "a", "b"]):
+    for command in (["csrun"], ["csrun", "config"]):
+        alone = run(*command)
+        assert (alone.returncode, alone.stderr) == (2, run(*command, "--help").stdout)
+    for words in (["confg"], ["config", "show", "--jsn"], ["config", "check", "a", "b"]):
         result = run("csrun", *words)
         assert result.returncode == 2, words
         assert result.stderr.startswith("csrun: ")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from textwrap import dedent
 from types import ModuleType
 from typing import Any
@@ -53,31 +49,12 @@ class Data(Arrays):
         return {"image": (image - self.mean) / 255.0, "label": self.y[index]}
 
 """
-_NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Provide a function that imports a program, in the folder of which the test runs."""
-    monkeypatch.chdir(tmp_path)
-    names = []
-
-    def load_program(text: str) -> ModuleType:
-        name = f"torch_program_{next(_NUMBERS)}"
-        path = tmp_path / f"{name}.py"
-        path.write_text(HEAD + dedent(text))
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        names.append(name)
-        spec.loader.exec_module(module)
-        return module
-
-    yield load_program
-    for name in names:
-        del sys.modules[name]
+def load(load_source: Callable[[str], ModuleType]) -> Callable[[str], ModuleType]:
+    """Provide a function that imports a program after the common head."""
+    return lambda text: load_source(HEAD + dedent(text))
 
 
 def findings_of(module: Any) -> list[Finding]:

@@ -41,6 +41,14 @@ _INSECURE = click.option(
 _THREADS = click.option(
     "--threads", type=click.IntRange(1), help="Number of compute threads.  [default: all CPUs]"
 )
+_CACHE_SIZE = click.option(
+    "--cache-size",
+    type=click.IntRange(0),
+    default=1024,
+    show_default=True,
+    metavar="MIB",
+    help="Limit for each kind of content in the cache, programs and their compiled form; 0: no cache.",
+)
 _MEMORYX_SECRET = click.option(
     "--memoryx-secret-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -123,14 +131,7 @@ def main() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="For programs and their compiled form.  [default: cs_system in the user's cache directory]",
 )
-@click.option(
-    "--cache-size",
-    type=click.IntRange(0),
-    default=1024,
-    show_default=True,
-    metavar="MIB",
-    help="Limit for programs, and for their compiled form, in the cache; 0: no cache.",
-)
+@_CACHE_SIZE
 @click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -352,14 +353,7 @@ def memoryx_group() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="For compiled functions.  [default: none]",
 )
-@click.option(
-    "--cache-size",
-    type=click.IntRange(0),
-    default=1024,
-    show_default=True,
-    metavar="MIB",
-    help="Limit for the functions in --xla-cache; 0: no cache.",
-)
+@_CACHE_SIZE
 @_PEER_TIMEOUT
 @reporting
 @log_options

@@ -55,7 +55,7 @@ class LiveLine:
         self._in_line = False
 
     def erase(self) -> str:
-        """Return what removes the line, before any other output."""
+        """Return the text that erases the line, before any other output."""
         drawn, self._drawn = self._drawn, False
         return _ERASE if drawn else ""
 
@@ -65,7 +65,7 @@ class LiveLine:
             self._in_line = not text.endswith("\n")
 
     def draw(self, columns: int) -> str:
-        """Return what draws the line, erased before, on a terminal of that width."""
+        """Return the text that redraws the line on a terminal of that width."""
         if not self.text or self._in_line:
             return self.erase()
         self._drawn = True

@@ -119,7 +119,7 @@ class TrainingProgress:
         return "; ".join([f"global step {self.step}:{loss}{rate}", *notes])
 
     def live_text(self, columns: int) -> str:
-        """Return the text of the live line; what does not fit beside the step is left out, by importance."""
+        """Return the text of the live line; the least important parts that do not fit are left out."""
         step = f"step {self.step}" + (f"/{self.last_step}" if self.last_step is not None else "")
         if self.waits_for:
             return f"{step}  no step since: {self.waits_for}"
@@ -194,7 +194,7 @@ class TrainingProgress:
 
 
 def is_input_bound(waited_share: float) -> bool:
-    """Return True if the device had no batch for so much of its time that the input limits the rate."""
+    """Return True if the device had no batch for such a share of its time that the input limits the rate."""
     from cs_toolkit.step import INPUT_BOUND_SHARE  # most launchers show no rates
 
     return waited_share >= INPUT_BOUND_SHARE

@@ -1,7 +1,8 @@
 """The site file of a project: where it is searched, and which of its settings need the user's consent.
 
-A project's file may come with a stranger's checkout. Without consent it may set the size of jobs and their
-place in the queue; it may not choose what runs, what is mounted, or which system gets the user's data.
+A project's file may come with a checkout from an unknown author. Without consent it may set the size of jobs
+and their place in the queue; it may not choose what runs, what is mounted, or which system gets the user's
+data.
 """
 
 from __future__ import annotations

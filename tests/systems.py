@@ -58,6 +58,15 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
+def user_cpu_s(pid: int) -> float:
+    """Return the CPU time of a process and its descendants in user mode (proc(5): utime, field 14)."""
+    ticks = 0
+    for each in (pid, *descendants_of(pid)):
+        with suppress(OSError):  # it has ended
+            ticks += int(Path(f"/proc/{each}/stat").read_bytes().rpartition(b")")[2].split()[11])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):

@@ -13,6 +13,7 @@ from cs_system.memoryx.config import MemoryxConfig, read_memoryx_secret
 from cs_system.memoryx.engine import select_executables
 from tests.programs.steps.hostile import with_callback, with_endless_loop
 from tests.programs.steps.unreadable import Damage, unreadable_executables
+from tests.systems import user_cpu_s
 from tests.unit.cs_system.memoryx.streamed_steps import Streamed, running_memoryx, stack_of_three
 
 REFUSED = r"is refused: got stablehlo\.custom_call @xla_ffi_python_cpu_callback, expected one of the targets"
@@ -141,7 +142,9 @@ def test_a_program_that_never_ends_holds_the_system_no_longer_than_its_job(
     workers.start([linear.batches(0, 1)])
     held.wait_workers(20.0)
     steps = held.run_steps(5)
-    helpers.wait_for_state(system, "RUNNING")
+    # The system is RUNNING before its first batch has arrived.
+    idle_s = user_cpu_s(system.process.pid)
+    helpers.wait_until(lambda: user_cpu_s(system.process.pid) > idle_s + 1.0)
     steps.close()
     held.close("the chief was interrupted")
     helpers.wait_for_state(system, "IDLE")

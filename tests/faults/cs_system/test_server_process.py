@@ -2,14 +2,12 @@
 
 import itertools
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from concurrent import futures
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ import pytest
 from cs_stream.batches import BatchLayout
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import ConnectionLostError, SystemStoppingError
-from tests.systems import descendants_of, running_system
+from tests.systems import running_system, user_cpu_s
 
 
 def cs_system(*arguments, timeout=20):
@@ -29,15 +27,6 @@ def cs_system(*arguments, timeout=20):
 def end(system, number):
     system.process.send_signal(number)
     return system.process.wait(60)
-
-
-def cpu_s(pid):
-    """CPU time of a process and its descendants in user mode, in seconds (proc(5): utime, field 14)."""
-    ticks = 0
-    for each in (pid, *descendants_of(pid)):
-        fields = Path(f"/proc/{each}/stat").read_bytes().rpartition(b")")[2].split()
-        ticks += int(fields[11])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def test_the_ready_file_has_addresses_and_process(own_system, tmp_path):
@@ -137,8 +126,8 @@ def test_a_step_under_way_does_not_delay_the_end(own_system, helpers, tmp_path, 
         with futures.ThreadPoolExecutor(1) as pool:
             steps = pool.submit(list, held.run_steps(1000))
             # Before the first batch, the state is RUNNING, and a signal still ends the run immediately.
-            idle_s = cpu_s(own_system.process.pid)
-            helpers.wait_until(lambda: cpu_s(own_system.process.pid) > idle_s + 1.0)
+            idle_s = user_cpu_s(own_system.process.pid)
+            helpers.wait_until(lambda: user_cpu_s(own_system.process.pid) > idle_s + 1.0)
             assert client.info().state == "RUNNING"
             for _ in range(signals - 1):
                 own_system.process.send_signal(signal.SIGTERM)
